@@ -1,0 +1,206 @@
+"""The values that travel: skills, executions and the requests about them.
+
+Snake case here, camelCase on the wire; times are aware UTC, durations whole milliseconds.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import (
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from shared.states import TERMINAL, Status
+
+SYSTEM = "system"
+"""The owner whose skills every key sees."""
+
+MAX_TIMEOUT_MS = 86_400_000
+"""A day: the longest time limit a call or a skill may ask for."""
+
+Mode = Literal["on", "off", "auto"]
+Policy = Literal["auto", "manual", "hybrid"]
+Priority = Literal["high", "normal", "low"]
+Queue = Literal["direct", "sandbox"]
+Source = Literal["skillsmp", "skillssh", "local"]
+
+NAME = r"^@?[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,98}$"
+VERSION = r"^[0-9]+\.[0-9]+\.[0-9]+$"
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""An identifier of the caller's: printable, no control characters."""
+
+SkillName = Annotated[str, StringConstraints(pattern=NAME)]
+SkillVersion = Annotated[str, StringConstraints(pattern=VERSION, max_length=64)]
+TimeoutMs = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS)]
+Retries = Annotated[int, Field(ge=0, le=100)]
+
+
+class Model(BaseModel):
+    """Frozen, camelCase on the wire, unknown fields refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
+
+    def wire(self) -> dict[str, Any]:
+        """Return the camelCase form, JSON types only."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class Skill(Model):
+    """A versioned, schema-defined unit of work, as it stands in ``skills``."""
+
+    id: UUID
+    api_key_id: str
+    name: str
+    version: str
+    description: str
+    skill_schema: dict[str, Any] = Field(alias="schema")
+    kind: Literal["handler", "instruction"] = "handler"
+    handler: str | None
+    enabled: bool
+    mode: Mode
+    policy: Policy
+    source_provider: Source
+    tags: tuple[str, ...]
+    install_count: int
+    timeout_ms: int | None
+    max_retries: int | None
+    idempotent: bool | None
+    retry_on_timeout: bool | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def identity(self) -> str:
+        """Return ``name@version``."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def callable(self) -> bool:
+        """Tell whether an execution of it may be asked for."""
+        return self.enabled and self.mode != "off"
+
+
+class SkillInstall(Model):
+    """The body of ``POST /api/skills/install``."""
+
+    name: SkillName
+    version: SkillVersion = "1.0.0"
+    description: str = Field("", max_length=1024)
+    skill_schema: dict[str, Any] = Field(default_factory=dict, alias="schema")
+    handler_code: str = Field(
+        validation_alias=AliasChoices("handlerCode", "handler", "handler_code"),
+        min_length=1,
+        max_length=200,
+        description="The name of a handler that workers have announced; never source code.",
+    )
+    api_key_id: Text | None = None
+    mode: Mode = "on"
+    policy: Policy = "auto"
+    tags: tuple[Text, ...] = Field((), max_length=32)
+    timeout_ms: TimeoutMs | None = None
+    max_retries: Retries | None = None
+    idempotent: bool | None = None
+    retry_on_timeout: bool | None = None
+    replace: bool = False
+
+
+class SkillUpdate(Model):
+    """The body of ``PUT /api/skills/{id}``: only what is sent changes; null means the default."""
+
+    enabled: bool | None = None
+    mode: Mode | None = None
+    policy: Policy | None = None
+    description: str | None = Field(None, max_length=1024)
+    tags: tuple[Text, ...] | None = Field(None, max_length=32)
+    timeout_ms: TimeoutMs | None = None
+    max_retries: Retries | None = None
+    idempotent: bool | None = None
+    retry_on_timeout: bool | None = None
+
+    @model_validator(mode="after")
+    def complete(self) -> "SkillUpdate":
+        """Refuse null where the column has no default to fall back on."""
+        for field in ("enabled", "mode", "policy", "description", "tags"):
+            if field in self.model_fields_set and getattr(self, field) is None:
+                raise ValueError(f"{to_camel(field)} can't be null; leave it out to keep it")
+        return self
+
+
+class SubmitRequest(Model):
+    """The body of ``POST /api/skills/executions``."""
+
+    skill_name: str | None = Field(None, min_length=1, max_length=200)
+    skill_id: UUID | None = None
+    input: dict[str, Any] = Field(default_factory=dict)
+    api_key_id: Text | None = None
+    session_id: Text | None = None
+    provider: Text | None = None
+    model: Text | None = None
+    tool_call_id: Text | None = None
+    request_identity: Text | None = None
+    priority: Priority = "normal"
+    timeout_ms: TimeoutMs | None = None
+    max_retries: Retries | None = None
+    not_before: AwareDatetime | None = None
+    expires_at: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def named(self) -> "SubmitRequest":
+        """Insist on one way of naming the skill."""
+        if (self.skill_name is None) == (self.skill_id is None):
+            raise ValueError("name the skill by skillName or by skillId, one of them")
+        return self
+
+
+class Execution(Model):
+    """One run of a skill, as it stands in ``skill_executions``."""
+
+    id: UUID
+    skill_id: UUID | None
+    skill_name: str
+    skill_version: str
+    api_key_id: str
+    session_id: str | None
+    provider: str | None
+    model: str | None
+    tool_call_id: str | None
+    request_identity: str | None
+    status: Status
+    input: dict[str, Any]
+    output: Any
+    error_code: str | None
+    error_message: str | None
+    attempt: int
+    attempts: list[dict[str, Any]]
+    max_retries: int
+    timeout_ms: int | None
+    queue: Queue
+    priority: Priority
+    worker_id: str | None
+    not_before: datetime | None
+    expires_at: datetime | None
+    retry_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    duration_ms: int | None
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the status is final."""
+        return self.status in TERMINAL
