@@ -1,0 +1,1 @@
+"""What dispatcher and worker have in common: the tables, the keys, the queue, the rules."""

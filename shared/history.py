@@ -1,0 +1,99 @@
+"""Reading executions: one, many, a page. The owner stands in every WHERE."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching
+from shared.models import Execution
+from shared.states import Status
+
+FIELDS = ", ".join(Execution.model_fields)
+
+GET = f"""
+SELECT {FIELDS} FROM skill_executions
+ WHERE id = $1 AND ($2::text IS NULL OR api_key_id = $2)
+"""
+
+FINISHED = """
+SELECT id FROM skill_executions
+ WHERE id = ANY($1::uuid[]) AND status IN ('success', 'error', 'timeout')
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """What a list is narrowed to; None does not narrow. ``owner`` None sees every owner's."""
+
+    owner: str | None = None
+    skill_id: UUID | None = None
+    skill_name: str | None = None
+    status: Status | None = None
+    session_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def where(self) -> tuple[str, list[Any]]:
+        """Return the condition and its arguments, ``$1`` first."""
+        conditions = {
+            "api_key_id = ${}": self.owner,
+            "skill_id = ${}": self.skill_id,
+            "skill_name = ${}": self.skill_name,
+            "status = ${}": self.status,
+            "session_id = ${}": self.session_id,
+            # Ids begin with their time: the range lets Postgres skip whole partitions.
+            "id >= execution_id_floor(${})": self.since,
+            "id < execution_id_floor(${})": self.until,
+        }
+        used = [(text, value) for text, value in conditions.items() if value is not None]
+        texts = [text.format(place) for place, (text, _) in enumerate(used, start=1)]
+        return " AND ".join(texts) or "true", [value for _, value in used]
+
+
+async def get(
+    pool: "Pool[asyncpg.Record]", execution_id: UUID, owner: str | None
+) -> Execution | None:
+    """Return the execution when it exists and is the owner's (any owner's for None)."""
+    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        row = await connection.fetchrow(GET, execution_id, owner)
+    return None if row is None else from_row(row)
+
+
+async def page(
+    pool: "Pool[asyncpg.Record]", narrowed: Filter, *, limit: int, before: UUID | None, offset: int = 0
+) -> list[Execution]:
+    """Return up to ``limit`` executions, newest first, below the id ``before``."""
+    condition, arguments = narrowed.where()
+    if before is not None:
+        arguments.append(before)
+        condition += f" AND id < ${len(arguments)}"
+    arguments += [limit, offset]
+    statement = (
+        f"SELECT {FIELDS} FROM skill_executions WHERE {condition} "
+        f"ORDER BY id DESC LIMIT ${len(arguments) - 1} OFFSET ${len(arguments)}"
+    )
+    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        return [from_row(row) for row in await connection.fetch(statement, *arguments)]
+
+
+async def count(pool: "Pool[asyncpg.Record]", narrowed: Filter) -> int:
+    """Count the executions that the filter leaves; as slow as they are many."""
+    condition, arguments = narrowed.where()
+    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        statement = f"SELECT count(*) FROM skill_executions WHERE {condition}"
+        return int(await connection.fetchval(statement, *arguments))
+
+
+async def finished(pool: "Pool[asyncpg.Record]", ids: Sequence[UUID]) -> list[UUID]:
+    """Return those of the ids whose execution has reached an end."""
+    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        return [row["id"] for row in await connection.fetch(FINISHED, list(ids))]
+
+
+def from_row(row: asyncpg.Record) -> Execution:
+    """Make the value of a row; Postgres has checked its types already."""
+    return Execution.model_construct(**{**row, "status": Status(row["status"])})

@@ -1,0 +1,1 @@
+"""Alembic revisions, raw SQL, numbered; each expands or contracts, never both."""

@@ -1,0 +1,141 @@
+"""Redis: the connection, every key and channel with its lifetime, and the listener.
+
+Nothing here outlives its TTL: what Redis holds is a bell, a cache or a claim, never the truth.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import RedisError
+
+from shared.errors import ConfigurationError
+from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+AWAY = (RedisError, OSError, TimeoutError)
+"""What the client raises when Redis is away, failing over or refusing."""
+
+PREFIX = "skillfleet:"
+
+REGISTRY = f"{PREFIX}registry"
+"""The registry's snapshot: msgpack, REGISTRY_TTL_MS."""
+REGISTRY_TTL_MS = 60_000
+REGISTRY_LOCK = f"{PREFIX}registry:lock"
+"""Held by the one process that loads the snapshot from Postgres."""
+REGISTRY_LOCK_TTL_MS = 5_000
+
+BELL_TTL_MS = 60_000
+"""A bell nobody heard for a minute is worth nothing: the poll has found the entry by then."""
+
+FINISHED_CHANNEL = f"{PREFIX}finished"
+"""Ids of executions that reached an end, separated by blanks."""
+REGISTRY_CHANNEL = f"{PREFIX}registry:epoch"
+"""The newest epoch, after a write."""
+
+Message = Callable[[str, str], Awaitable[None]]
+State = Callable[[bool], Awaitable[None]]
+
+
+def queue_key(queue: str) -> str:
+    """Return the sorted set of a queue: entry id → due time in milliseconds."""
+    return f"{PREFIX}queue:{queue}"
+
+
+def bell_key(queue: str) -> str:
+    """Return the list that wakes an idle worker of a queue, BELL_TTL_MS."""
+    return f"{PREFIX}bell:{queue}"
+
+
+def connect(settings: Settings) -> "Redis[bytes]":
+    """Make a client; nothing is opened before the first command.
+
+    Raises ConfigurationError for a URL that redis-py can't read.
+    """
+    try:
+        return Redis.from_url(
+            settings.redis.url,
+            socket_connect_timeout=2,
+            socket_timeout=5,
+            health_check_interval=15,
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), 2),
+            retry_on_error=[ConnectionError],
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"SKILLS_REDIS_URL is not a Redis URL: {error}") from error
+
+
+class Listener:
+    """One subscription per process, kept alive for ever; tells when it hears and when it is deaf."""
+
+    def __init__(self, redis: "Redis[bytes]") -> None:
+        self._redis = redis
+        self._messages: dict[str, Message] = {}
+        self._states: list[State] = []
+        self._task: asyncio.Task[None] | None = None
+        self.hearing = asyncio.Event()
+
+    def on(self, channel: str, message: Message) -> None:
+        """Call ``message(channel, text)`` for whatever is published there."""
+        self._messages[channel] = message
+
+    def on_state(self, state: State) -> None:
+        """Call ``state(True)`` after each subscription stands and ``state(False)`` when it fell."""
+        self._states.append(state)
+
+    async def start(self) -> None:
+        """Begin to listen, and give the first subscription two seconds to stand."""
+        self._task = asyncio.create_task(self._loop(), name="redis-listener")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.hearing.wait(), 2)
+
+    async def stop(self) -> None:
+        """End the subscription."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _loop(self) -> None:
+        delay = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), -1)
+        failures = 0
+        while True:
+            try:
+                await self._listen()
+            except AWAY as error:
+                log.warning("redis.listener.lost", error=type(error).__name__)
+            except Exception:
+                log.exception("redis.listener.failed")
+            if self.hearing.is_set():
+                failures = 0
+                self.hearing.clear()
+                await self._tell(False)
+            failures += 1
+            await asyncio.sleep(delay._backoff.compute(failures))
+
+    async def _listen(self) -> None:
+        # socket_timeout would end a quiet subscription; the ping below notices a dead one instead.
+        async with self._redis.pubsub() as pubsub:
+            await pubsub.subscribe(*self._messages)
+            waiting = len(self._messages)
+            while True:
+                message: dict[str, Any] | None = await pubsub.get_message(timeout=4)
+                if message is None:
+                    await pubsub.ping()
+                elif message["type"] == "subscribe":
+                    waiting -= 1
+                    if not waiting:
+                        await self._tell(True)
+                        self.hearing.set()
+                elif message["type"] == "message":
+                    channel = message["channel"].decode()
+                    await self._messages[channel](channel, message["data"].decode())
+
+    async def _tell(self, hearing: bool) -> None:
+        for state in self._states:
+            await state(hearing)

@@ -1,0 +1,102 @@
+"""Rows that need a hand: pending without an entry, expired, running on a worker that is gone.
+
+Statements only; the worker's upkeep says when. All go by the index of live rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shared.executions import MOMENT, RUNNABLE
+from shared.queue import Entry
+
+BATCH = 1000
+
+WAITING = f"""
+SELECT id, attempt, queue, priority FROM skill_executions
+ WHERE {RUNNABLE} AND handler = ANY($3::text[])
+   AND created_at < clock_timestamp() - $1 * interval '1 second'
+   AND ($2::uuid IS NULL OR id > $2)
+ ORDER BY id LIMIT {BATCH}
+"""
+
+EXPIRE = f"""
+WITH late AS (
+    SELECT id FROM skill_executions WHERE status = 'pending' AND expires_at <= clock_timestamp()
+     LIMIT {BATCH} FOR UPDATE SKIP LOCKED
+)
+UPDATE skill_executions e
+   SET status = 'error', error_code = 'expired', finished_at = clock_timestamp(),
+       error_message = 'The execution expired before a worker could run it'
+  FROM late WHERE e.id = late.id AND e.status = 'pending'
+RETURNING e.id
+"""
+
+# A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
+# row is gone too. Hand-backs and lost workers count against the budget only when an attempt failed.
+LOST = f"""
+WITH gone AS (
+    SELECT id FROM skill_executions e
+     WHERE status = 'running' AND NOT EXISTS (
+        SELECT FROM workers w WHERE w.id = e.worker_id AND w.stopped_at IS NULL
+           AND w.heartbeat_at > clock_timestamp() - $1 * interval '1 second')
+     ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED
+)
+UPDATE skill_executions e
+   SET status = CASE WHEN again THEN 'pending' ELSE 'error' END,
+       error_code = CASE WHEN again THEN NULL ELSE 'worker_lost' END,
+       error_message = CASE WHEN again THEN NULL ELSE 'The worker that ran this execution was lost' END,
+       attempts = e.attempts || jsonb_build_object(
+           'attempt', e.attempt, 'outcome', 'failed', 'errorCode', 'worker_lost',
+           'errorMessage', 'The worker that ran this execution was lost', 'workerId', e.worker_id,
+           'startedAt', {MOMENT.format("e.started_at")},
+           'finishedAt', {MOMENT.format("clock_timestamp()")}),
+       started_at = CASE WHEN again THEN NULL ELSE e.started_at END,
+       worker_id = CASE WHEN again THEN NULL ELSE e.worker_id END,
+       finished_at = CASE WHEN again THEN NULL ELSE clock_timestamp() END,
+       duration_ms = CASE WHEN again THEN NULL ELSE
+           (extract(epoch FROM clock_timestamp() - e.started_at) * 1000)::integer END
+  FROM gone, LATERAL (
+    SELECT idempotent AND max_retries > jsonb_array_length(
+               jsonb_path_query_array(attempts, '$[*] ? (@.outcome == "failed")')) AS again
+      FROM skill_executions WHERE id = gone.id) budget
+ WHERE e.id = gone.id AND e.status = 'running'
+RETURNING e.id, e.attempt, e.queue, e.priority, e.status
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What became of the rows of lost workers: to be rung again, and ended."""
+
+    again: list[Entry]
+    ended: list[UUID]
+
+
+async def waiting(
+    connection: Any, offered: Sequence[str], older_than_s: float, after: UUID | None = None
+) -> list[Entry]:
+    """Return the runnable rows of those handlers older than that, a batch, ids above ``after``."""
+    rows = await connection.fetch(WAITING, older_than_s, after, list(offered))
+    return [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in rows]
+
+
+async def expire(connection: Any) -> list[UUID]:
+    """End the pending rows whose time is over; return their ids."""
+    return [row["id"] for row in await connection.fetch(EXPIRE)]
+
+
+async def reap(connection: Any, lost_after_s: float) -> Reaped:
+    """Take the running rows of workers without a heartbeat: retry the idempotent, end the rest."""
+    rows = await connection.fetch(LOST, lost_after_s)
+    again = [row for row in rows if row["status"] == "pending"]
+    return Reaped(
+        [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in again],
+        [row["id"] for row in rows if row["status"] != "pending"],
+    )
+
+
+async def forget_keys(connection: Any) -> None:
+    """Delete idempotency keys that have expired."""
+    await connection.execute("DELETE FROM execution_keys WHERE expires_at <= clock_timestamp()")
