@@ -1,0 +1,80 @@
+"""Logs: one JSON object a line, or a readable form on a terminal; secrets never.
+
+Bind ``execution_id`` with ``structlog.contextvars`` and it stands on every line of that attempt,
+the lines of libraries included.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from shared.settings import Settings
+
+MASK = "********"
+SECRET_NAME = re.compile(r"token|secret|password|passwd|api_?key$|authorization|cookie|dsn", re.IGNORECASE)
+SECRET_TEXT = re.compile(
+    r"sfk_[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s\"',]+|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)", re.IGNORECASE
+)
+"""Our own keys, bearer tokens, and the user part of a URL."""
+
+QUIET = ("arq", "httpx", "httpcore", "aiodocker", "asyncio", "uvicorn.access", "alembic")
+
+
+def configure(settings: Settings, room: str) -> None:
+    """Set up structlog and the standard library's loggers for a process; ``room`` is on each line."""
+    shared = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.stdlib.ExtraAdder(),
+        add_room(room),
+    ]
+    pretty = settings.log.format == "console" or (settings.log.format == "auto" and sys.stderr.isatty())
+    renderer: list[Any] = (
+        [structlog.dev.ConsoleRenderer()]
+        if pretty
+        else [structlog.processors.format_exc_info, mask, structlog.processors.JSONRenderer(default=str)]
+    )
+    structlog.configure(
+        processors=[*shared, mask, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.log.level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.PositionalArgumentsFormatter(), mask],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log.level.upper())
+    for name in QUIET:
+        logging.getLogger(name).setLevel("WARNING")
+
+
+def add_room(room: str) -> Any:
+    """Return a processor that says which kind of process speaks."""
+
+    def processor(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event["room"] = room
+        return event
+
+    return processor
+
+
+def mask(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replace values whose name, or whose text, looks like a credential."""
+    for name, value in event.items():
+        if value is not None and SECRET_NAME.search(name):
+            event[name] = MASK
+        elif isinstance(value, str):
+            event[name] = SECRET_TEXT.sub(MASK, value)
+    return event

@@ -1,0 +1,288 @@
+"""The registry as a process sees it: skills, handlers and run-time settings, one snapshot.
+
+Three layers: this process's copy, the snapshot in Redis (TTL 60 s), Postgres. Every write raises an
+epoch in Postgres and publishes it; a copy older than the newest epoch heard of is not used again.
+While the subscription is down, each use asks Postgres for the epoch: slower, never wrong.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+import structlog
+from pydantic import TypeAdapter
+from redis.asyncio import Redis
+
+from shared import announce, live, skills, versions
+from shared.announce import HandlerInfo
+from shared.db import Pool, reaching
+from shared.errors import SkillDisabled, SkillNotFound
+from shared.live import LiveSettings
+from shared.models import SYSTEM, Skill
+from shared.redis import (
+    AWAY,
+    REGISTRY,
+    REGISTRY_CHANNEL,
+    REGISTRY_LOCK,
+    REGISTRY_LOCK_TTL_MS,
+    REGISTRY_TTL_MS,
+    Listener,
+)
+
+log = structlog.get_logger(__name__)
+
+FOLLOW_S = 2.0
+"""How long to wait for another process that is loading, before loading oneself."""
+
+HANDLER_INFO = TypeAdapter(HandlerInfo)
+
+# Never replace a newer snapshot by an older one: two loaders may overlap a write.
+STORE = """
+local there = redis.call('GET', KEYS[1])
+if there and tonumber(string.match(there, '^%d+')) > tonumber(string.match(ARGV[1], '^%d+')) then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+EPOCH = "SELECT epoch FROM registry_epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state at one epoch. ``by_name`` holds every owner's, highest version first."""
+
+    epoch: int
+    settings: LiveSettings
+    handlers: Mapping[str, HandlerInfo]
+    by_id: Mapping[UUID, Skill]
+    by_name: Mapping[str, list[Skill]]
+
+    def versions(self, name: str, owner: str) -> list[Skill]:
+        """Return what an owner sees under a name, highest version first, its own before system's."""
+        seen: dict[str, Skill] = {}
+        for skill in self.by_name.get(name, ()):
+            if skill.api_key_id == owner or (skill.api_key_id == SYSTEM and skill.version not in seen):
+                seen[skill.version] = skill
+        return list(seen.values())
+
+    def resolve(self, wanted: str | UUID, owner: str) -> Skill:
+        """Return the skill that an id, a name, ``name@version`` or ``name@constraint`` means.
+
+        Raises SkillNotFound when the owner sees none, SkillDisabled when all it sees are off.
+        """
+        if isinstance(wanted, UUID):
+            skill = self.by_id.get(wanted)
+            found = [skill] if skill and skill.api_key_id in (owner, SYSTEM) else []
+        else:
+            found = self._named(wanted, owner)
+        if not found:
+            raise SkillNotFound(str(wanted))
+        for skill in found:
+            if skill.callable:
+                return skill
+        raise SkillDisabled(str(wanted))
+
+    def _named(self, wanted: str, owner: str) -> list[Skill]:
+        name, constraint = versions.split(wanted)
+        found = self.versions(name, owner)
+        if constraint is None:
+            return found
+        matching = []
+        left = {skill.version: skill for skill in found}
+        while (best := versions.resolve(constraint, left)) is not None:
+            matching.append(left.pop(best))
+        return matching
+
+
+class Registry:
+    """Answers with the newest snapshot; loads it at most once at a time, here and in the fleet."""
+
+    def __init__(self, pool: "Pool[asyncpg.Record]", redis: "Redis[bytes]", listener: Listener) -> None:
+        self._pool = pool
+        self._redis = redis
+        self._snapshot: Snapshot | None = None
+        self._fresh_until = 0.0
+        self._newest = 0
+        self._can_trust = False
+        self._trusting = False
+        self._load: asyncio.Task[None] | None = None
+        listener.on(REGISTRY_CHANNEL, self._heard)
+        listener.on_state(self._hearing)
+
+    async def snapshot(self) -> Snapshot:
+        """Return a snapshot no older than the newest write this process can know of."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            held = self._snapshot
+            if not self._trusting:
+                hearing = self._can_trust
+                self._newest = max(self._newest, await self.epoch())
+                if held and held.epoch >= self._newest:
+                    self._trusting = hearing and self._can_trust
+                    return held
+            elif held and held.epoch >= self._newest and now < self._fresh_until:
+                return held
+            await self._flight()
+            # A load that began before the newest write is not enough; what a load just brought is
+            # used at least once, so that a failing Redis can't turn this into a loop.
+            if self._snapshot and self._snapshot.epoch >= self._newest:
+                return self._snapshot
+
+    async def epoch(self) -> int:
+        """Ask Postgres for the epoch."""
+        async with reaching():
+            return int(await self._pool.fetchval(EPOCH))
+
+    async def changed(self) -> None:
+        """Tell the whole fleet that something was written; call it after the commit."""
+        epoch = await self.epoch()
+        self._newest = max(self._newest, epoch)
+        try:
+            await self._redis.publish(REGISTRY_CHANNEL, str(epoch))
+        except AWAY as error:
+            # Nobody hears, and who does not hear asks Postgres.
+            log.warning("registry.publish.failed", error=type(error).__name__)
+
+    async def refresh(self) -> int:
+        """Raise the epoch after edits by hand, so that everybody loads again; return it."""
+        async with reaching():
+            await self._pool.execute("UPDATE registry_epoch SET epoch = epoch + 1")
+        await self.changed()
+        return self._newest
+
+    async def _heard(self, _: str, text: str) -> None:
+        if text.isdecimal():
+            self._newest = max(self._newest, int(text))
+
+    async def _hearing(self, hearing: bool) -> None:
+        # What was published while we were deaf is gone: the next use asks Postgres once.
+        self._can_trust = hearing
+        self._trusting = False
+
+    async def _flight(self) -> None:
+        if self._load is None:
+            self._load = asyncio.create_task(self._fetch(), name="registry-load")
+        try:
+            # Shielded: the load serves everybody who waits, whoever is cancelled.
+            await asyncio.shield(self._load)
+        finally:
+            if self._load is not None and self._load.done():
+                self._load = None
+
+    async def _fetch(self) -> None:
+        token = secrets.token_hex(8)
+        try:
+            if await self._take():
+                return
+            if not await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS):
+                if await self._follow():
+                    return
+            await self._read(store=True)
+        except AWAY as error:
+            log.warning("registry.redis.away", error=type(error).__name__)
+            await self._read(store=False)
+        else:
+            await self._release(token)
+
+    async def _release(self, token: str) -> None:
+        try:
+            await self._redis.eval(RELEASE, 1, REGISTRY_LOCK, token)
+        except AWAY:
+            log.debug("registry.lock.left")  # its TTL frees it
+
+    async def _take(self) -> bool:
+        """Use the snapshot in Redis when it is new enough."""
+        pipeline = self._redis.pipeline(transaction=False)
+        data, left_ms = await pipeline.get(REGISTRY).pttl(REGISTRY).execute()
+        if data is None or left_ms <= 0:
+            return False
+        try:
+            snapshot = decode(data)
+        except (ValueError, msgspec.MsgspecError) as error:
+            log.warning("registry.snapshot.refused", error=type(error).__name__)
+            return False
+        if snapshot.epoch < self._newest:
+            return False
+        self._keep(snapshot, left_ms / 1000)
+        return True
+
+    async def _follow(self) -> bool:
+        """Wait for the process that loads; False when nothing came of it."""
+        end = asyncio.get_running_loop().time() + FOLLOW_S
+        while asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+            if await self._take():
+                return True
+            if not await self._redis.exists(REGISTRY_LOCK):
+                return await self._take()
+        return False
+
+    async def _read(self, *, store: bool) -> None:
+        snapshot, encoded = await load(self._pool)
+        self._keep(snapshot, REGISTRY_TTL_MS / 1000)
+        if store:
+            await self._redis.eval(STORE, 1, REGISTRY, encoded, REGISTRY_TTL_MS)
+
+    def _keep(self, snapshot: Snapshot, seconds: float) -> None:
+        self._snapshot = snapshot
+        self._fresh_until = asyncio.get_running_loop().time() + seconds
+
+
+async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
+    """Read everything at one moment; return the snapshot and its form for Redis, without secrets."""
+    async with reaching(), pool.acquire() as connection, connection.transaction(
+        isolation="repeatable_read", readonly=True
+    ):
+        epoch = await connection.fetchval(EPOCH)
+        skill_rows = await connection.fetch(f"SELECT {skills.FIELDS} FROM skills")
+        handler_rows = await connection.fetch(f"SELECT {', '.join(announce.FIELDS)} FROM handlers")
+        settings = live.from_rows(await connection.fetch("SELECT key, value FROM settings"))
+    log.info("registry.loaded", epoch=epoch, skills=len(skill_rows), at=datetime.now(UTC).isoformat())
+    snapshot = build(
+        epoch,
+        settings.masked(),
+        [announce.from_row(row) for row in handler_rows],
+        [skills.from_row(row) for row in skill_rows],
+    )
+    return snapshot, encode(snapshot)
+
+
+def build(epoch: int, settings: LiveSettings, handlers: list[HandlerInfo], found: list[Skill]) -> Snapshot:
+    """Index the skills by id and by name."""
+    by_name: dict[str, list[Skill]] = {}
+    for skill in skills.newest_first(found):
+        by_name.setdefault(skill.name, []).append(skill)
+    return Snapshot(epoch, settings, {h.name: h for h in handlers}, {s.id: s for s in found}, by_name)
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """Return ``<epoch> <msgpack>``; the number in front is what STORE compares."""
+    body = msgspec.msgpack.encode(
+        (
+            snapshot.settings.wire(),
+            [HANDLER_INFO.dump_python(info, mode="json") for info in snapshot.handlers.values()],
+            [skill.wire() for skill in snapshot.by_id.values()],
+        )
+    )
+    return str(snapshot.epoch).encode() + b" " + body
+
+
+def decode(data: bytes) -> Snapshot:
+    """Read a snapshot and validate every entry; raise ValueError for anything that is not one."""
+    head, _, body = data.partition(b" ")
+    settings, handlers, found = msgspec.msgpack.decode(body, type=tuple[dict[str, Any], list[Any], list[Any]])
+    return build(
+        int(head),
+        LiveSettings.model_validate(settings),
+        [HANDLER_INFO.validate_python(info) for info in handlers],
+        [Skill.model_validate(skill) for skill in found],
+    )
