@@ -1,0 +1,248 @@
+"""The dispatcher: takes a request, commits the row, rings the queue, waits for the end.
+
+Everything a face needs is here; faces only translate. Use it as a library in your own process::
+
+    async with Dispatcher.open() as dispatcher:
+        execution = await dispatcher.submit("file_read", {"path": "a.txt"}, api_key_id="key-1")
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import structlog
+from redis.asyncio import Redis
+
+from dispatcher import intake
+from dispatcher.caller import LIBRARY, Caller
+from dispatcher.defaults import resolve
+from dispatcher.offers import Offers
+from shared import db, history, migrate, skills
+from shared.batcher import Batcher
+from shared.db import Pool
+from shared.errors import IdentityConflict, NotFound, SwitchedOff
+from shared.events import Waiters
+from shared.executions import Executions, Existing, NewExecution
+from shared.history import Filter
+from shared.models import SYSTEM, Execution, Skill, SubmitRequest
+from shared.queue import Entry, Queue
+from shared.redis import AWAY, Listener
+from shared.redis import connect as connect_redis
+from shared.registry import Registry
+from shared.settings import Settings, load
+from shared.validators import Validators
+
+log = structlog.get_logger(__name__)
+
+RING_TIMEOUT_S = 2.0
+"""How long a submit tries to reach Redis before it leaves the ringing to the sweep."""
+
+WAIT_EXTRA_S = 5.0
+WAIT_MAX_S = 120.0
+"""A caller waits for the execution's time limit and five seconds, two minutes at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What became of a submit: the record, whether it is a replay, and what the caller should know."""
+
+    execution: Execution
+    replayed: bool = False
+    warnings: tuple[dict[str, str], ...] = ()
+
+
+class Dispatcher:
+    """Owns its pools; made by ``open``."""
+
+    def __init__(self, settings: Settings, pool: "Pool[asyncpg.Record]", redis: "Redis[bytes]") -> None:
+        self.settings = settings
+        self.pool = pool
+        self.redis = redis
+        self.listener = Listener(redis)
+        self.registry = Registry(pool, redis, self.listener)
+        self.waiters = Waiters(pool, self.listener)
+        self.executions = Executions(pool)
+        self.validators = Validators()
+        self.offers = Offers(pool)
+        self._queue = Queue(redis)
+        self._rings: Batcher[Entry, None] = Batcher(self._ring_all)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings | None = None) -> "AsyncIterator[Dispatcher]":
+        """Connect, refuse an older schema, listen; close everything on the way out.
+
+        Raises ConfigurationError, Unavailable or SchemaOutdated, each saying what to do.
+        """
+        settings = settings or load()
+        redis = connect_redis(settings)
+        pool = await db.connect(settings, name="skillfleet-dispatcher")
+        try:
+            await migrate.require(pool)
+            self = cls(settings, pool, redis)
+            await self.listener.start()
+            await self.waiters.start()
+            try:
+                yield self
+            finally:
+                await self.waiters.stop()
+                await self.listener.stop()
+                await self.executions.drain()
+        finally:
+            await db.close(pool)
+            await redis.aclose()
+
+    async def submit(
+        self,
+        skill_name: str,
+        input: dict[str, Any] | None = None,
+        *,
+        api_key_id: str = SYSTEM,
+        idempotency_key: str | None = None,
+        wait_s: float | None = None,
+        **fields: Any,
+    ) -> Execution:
+        """Execute a skill and return the execution, finished if it ended within the wait.
+
+        ``wait_s`` None waits for the time limit and five seconds, 0 not at all. ``fields`` are those
+        of SubmitRequest (``session_id``, ``timeout_ms``, ``priority``, …).
+        """
+        request = SubmitRequest(
+            skill_name=skill_name, input=input or {}, api_key_id=api_key_id, **fields
+        )
+        return (await self.accept(request, LIBRARY, idempotency_key, wait_s)).execution
+
+    async def accept(
+        self,
+        request: SubmitRequest,
+        caller: Caller,
+        idempotency_key: str | None = None,
+        wait_s: float | None = None,
+    ) -> Submission:
+        """Do what ``POST /executions`` does, for an authenticated caller.
+
+        Raises SwitchedOff, SkillNotFound, SkillDisabled, InvalidInput, PayloadTooLarge,
+        IdentityConflict, or Unavailable before the commit; nothing after it.
+        """
+        owner = caller.acting_for(request.api_key_id)
+        snapshot = await self.registry.snapshot()
+        if not snapshot.settings.skills_enabled:
+            raise SwitchedOff
+        skill = intake.find(snapshot, request, owner, caller)
+        text = intake.check(skill, request.input, self.validators, self.settings.max.input_bytes)
+        rules = resolve(request, skill, snapshot.handlers.get(skill.handler or ""), snapshot.settings)
+        new = intake.row(
+            request, skill, rules, text,
+            owner=owner, caller=caller, settings=self.settings, idempotency_key=idempotency_key,
+        )
+        limit_ms = rules.timeout_ms or snapshot.settings.execution_timeout_ms
+        seconds = default_wait(limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
+        with self.waiters.expecting(new.id) as ended:
+            made = await self.executions.create(new)
+            if isinstance(made, Existing):
+                return await self._replay(made, new, owner, seconds)
+            warnings = await self._ring(new)
+            if not warnings:
+                warnings = await self.offers.warnings(skill)
+                execution = await self._ending(ended, new.id, owner, seconds)
+                if execution is not None:
+                    return Submission(execution, warnings=warnings)
+        return Submission(intake.pending(new, request, made), warnings=warnings)
+
+    async def wait(self, execution_id: UUID, seconds: float, owner: str | None = None) -> Execution:
+        """Return the execution as soon as it has ended, or as it stands after ``seconds``."""
+        with self.waiters.expecting(execution_id) as ended:
+            execution = await self.get(execution_id, owner)
+            if execution.finished:
+                return execution
+            return await self._ending(ended, execution_id, owner, seconds) or execution
+
+    async def get(self, execution_id: UUID, owner: str | None = None) -> Execution:
+        """Return the execution; raise NotFound when there is none of that id and owner."""
+        found = await history.get(self.pool, execution_id, owner)
+        if found is None:
+            raise NotFound(f"Execution not found: {execution_id}")
+        return found
+
+    async def list(
+        self, narrowed: Filter | None = None, *, limit: int = 50, before: UUID | None = None
+    ) -> Sequence[Execution]:
+        """Return executions, newest first; ``before`` is the last id of the page before."""
+        return await history.page(self.pool, narrowed or Filter(), limit=limit, before=before)
+
+    async def count(self, narrowed: Filter | None = None) -> int:
+        """Count executions."""
+        return await history.count(self.pool, narrowed or Filter())
+
+    async def versions(self, name: str, api_key_id: str = SYSTEM) -> Sequence[Skill]:
+        """Return the versions of a skill that an owner sees, highest first."""
+        return (await self.registry.snapshot()).versions(name, api_key_id)
+
+    async def unregister(self, name: str, version: str | None = None, *, api_key_id: str = SYSTEM) -> int:
+        """Remove an owner's skill, one version or all; return how many went. History stays."""
+        snapshot = await self.registry.snapshot()
+        doomed = [
+            skill
+            for skill in snapshot.versions(name, api_key_id)
+            if skill.api_key_id == api_key_id and version in (None, skill.version)
+        ]
+        for skill in doomed:
+            await skills.remove(self.pool, skill.id, LIBRARY.actor)
+        await self.registry.changed()
+        return len(doomed)
+
+    async def _ending(
+        self, ended: asyncio.Event, execution_id: UUID, owner: str | None, seconds: float
+    ) -> Execution | None:
+        """Wait for the event and read the row; None when neither event nor end came in time."""
+        end = asyncio.get_running_loop().time() + min(seconds, WAIT_MAX_S)
+        execution = None
+        while await happens(ended, end - asyncio.get_running_loop().time()):
+            ended.clear()
+            execution = await self.get(execution_id, owner)
+            if execution.finished:
+                break
+        return execution
+
+    async def _replay(self, held: Existing, new: NewExecution, owner: str, seconds: float) -> Submission:
+        if held.digest != new.input_digest:
+            raise IdentityConflict
+        return Submission(await self.wait(held.execution_id, seconds, owner), replayed=True)
+
+    async def _ring(self, new: NewExecution) -> tuple[dict[str, str], ...]:
+        """Enqueue a committed row; a Redis that is away makes a warning, the sweep does the rest."""
+        entry = Entry(new.id, 0, new.queue, new.priority, new.not_before)
+        try:
+            async with asyncio.timeout(RING_TIMEOUT_S):
+                await self._rings.submit(entry)
+        except AWAY as error:
+            log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
+            return ({
+                "code": "queue_unavailable",
+                "message": "The execution is committed and will run once the queue is back",
+            },)
+        return ()
+
+    async def _ring_all(self, entries: Sequence[Entry]) -> Sequence[None]:
+        await self._queue.put(entries)
+        return [None] * len(entries)
+
+
+def default_wait(limit_ms: int) -> float:
+    """Return how long a caller waits when it does not say, in seconds."""
+    return min(limit_ms / 1000 + WAIT_EXTRA_S, WAIT_MAX_S)
+
+
+async def happens(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event; tell whether it came in time."""
+    if seconds <= 0:
+        return False
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

@@ -1,0 +1,126 @@
+"""From a request to a row: which skill, whether the input will do, what goes into the table."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+from uuid_utils.compat import uuid7
+
+from dispatcher.caller import Caller
+from dispatcher.defaults import Resolved
+from shared.digest import digest
+from shared.errors import InvalidInput, PayloadTooLarge
+from shared.executions import Created, NewExecution
+from shared.models import Execution, Skill, SubmitRequest
+from shared.registry import Snapshot
+from shared.settings import Settings
+from shared.states import Status
+from shared.validators import Validators
+from shared.versions import split
+
+
+def find(snapshot: Snapshot, request: SubmitRequest, owner: str, caller: Caller) -> Skill:
+    """Return the skill that the request means, if the caller may use it.
+
+    Raises SkillNotFound or SkillDisabled.
+    """
+    wanted = request.skill_id or request.skill_name or ""
+    skill = snapshot.resolve(wanted, owner)
+    caller.check_allowed(skill, wanted)
+    return skill
+
+
+def check(skill: Skill, input: dict[str, Any], validators: Validators, limit: int) -> str:
+    """Return the input's JSON text once it fits ``limit`` bytes and the skill's schema.
+
+    Raises PayloadTooLarge, or InvalidInput with every violation.
+    """
+    try:
+        text = to_json(input)
+    except PydanticSerializationError as error:
+        raise InvalidInput("The input can't be written as JSON", [whole(str(error))]) from None
+    if len(text) > limit:
+        raise PayloadTooLarge(
+            f"The input is {len(text)} bytes, the limit is {limit} (SKILLS_MAX_INPUT_BYTES)"
+        )
+    if b"\\u0000" in text and holds_nul(input):
+        raise InvalidInput("The input is not valid", [whole("NUL characters can't be stored")])
+    validators.of(skill, "input").check(input)
+    return text.decode()
+
+
+def row(
+    request: SubmitRequest,
+    skill: Skill,
+    rules: Resolved,
+    text: str,
+    *,
+    owner: str,
+    caller: Caller,
+    settings: Settings,
+    idempotency_key: str | None,
+) -> NewExecution:
+    """Return the row to commit; raise InvalidInput for a request that has expired already."""
+    if request.expires_at and request.expires_at <= datetime.now(UTC):
+        violation = {"pointer": "/expiresAt", "message": "lies in the past"}
+        raise InvalidInput("The request expired before it came", [violation])
+    key = identity(request, idempotency_key)
+    asked = split(request.skill_name)[1] if request.skill_name else skill.version
+    return NewExecution(
+        id=uuid7(),
+        skill_id=skill.id,
+        skill_name=skill.name,
+        skill_version=skill.version,
+        handler=skill.handler or skill.kind,
+        api_key_id=owner,
+        caller=caller.surface,
+        session_id=request.session_id,
+        provider=request.provider,
+        model=request.model,
+        tool_call_id=request.tool_call_id,
+        request_identity=request.request_identity,
+        input_digest=digest(skill.name, asked, request.input) if key else None,
+        input=text,
+        max_retries=rules.max_retries,
+        timeout_ms=rules.timeout_ms,
+        idempotent=rules.idempotent,
+        retry_on_timeout=rules.retry_on_timeout,
+        queue=rules.queue,
+        priority=request.priority,
+        not_before=request.not_before,
+        expires_at=request.expires_at,
+        key=key,
+        key_ttl_ms=settings.idempotency.ttl_ms,
+    )
+
+
+def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
+    """Return the idempotency key: the header's, else request identity and tool call together."""
+    if idempotency_key is not None:
+        return f"key:{idempotency_key}"
+    if request.request_identity and request.tool_call_id:
+        # The length in front keeps two different pairs from reading alike.
+        first = request.request_identity
+        return f"call:{len(first)}:{first}:{request.tool_call_id}"
+    return None
+
+
+def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:
+    """Return the record of a row just committed, without reading it back."""
+    fields = {name: getattr(new, name, None) for name in Execution.model_fields}
+    fresh = {"status": Status.PENDING, "attempt": 0, "attempts": [], "created_at": made.created_at}
+    return Execution.model_construct(**{**fields, **fresh, "input": request.input})
+
+
+def whole(message: str) -> dict[str, str]:
+    """Return a violation of the input as a whole."""
+    return {"pointer": "", "message": message}
+
+
+def holds_nul(value: Any) -> bool:
+    """Tell whether a NUL stands in any string of a JSON value; jsonb can't hold one."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(holds_nul(key) or holds_nul(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(holds_nul, value))

@@ -1,0 +1,40 @@
+"""Which handlers live workers offer, known within two seconds."""
+
+import asyncio
+
+import asyncpg
+
+from shared import presence
+from shared.db import Pool, reaching
+from shared.models import Skill
+
+FRESH_S = 2.0
+
+
+class Offers:
+    """A short-lived copy of the presence rows, so that a submit need not read them."""
+
+    def __init__(self, pool: "Pool[asyncpg.Record]") -> None:
+        self._pool = pool
+        self._handlers: frozenset[str] = frozenset()
+        self._until = 0.0
+
+    async def warnings(self, skill: Skill) -> tuple[dict[str, str], ...]:
+        """Return a warning when no live worker offers the skill's handler."""
+        if skill.handler in self._handlers and asyncio.get_running_loop().time() < self._until:
+            return ()
+        if skill.handler in await self._refresh():
+            return ()
+        return (
+            {
+                "code": "no_worker",
+                "message": f"No live worker offers the handler {skill.handler}; the execution waits for one",
+            },
+        )
+
+    async def _refresh(self) -> frozenset[str]:
+        async with reaching():
+            rows = await presence.live(self._pool)
+        self._handlers = frozenset(name for row in rows for name in row["handlers"])
+        self._until = asyncio.get_running_loop().time() + FRESH_S
+        return self._handlers
