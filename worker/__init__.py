@@ -1,0 +1,1 @@
+"""Pulls execution ids, runs handlers and containers, writes every transition."""

@@ -1,0 +1,214 @@
+"""One handler under one deadline. The only place that makes an Outcome."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Mapping
+from contextvars import copy_context
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from shared.errors import ErrorCode, ExecutionFailed, ExecutionTimedOut, InvalidInput, Retry
+from shared.schemas import Validator
+from shared.states import Status
+from worker.context import Context
+from worker.handlers import Handler
+from worker.outcome import Outcome, failed
+from worker.output import failure_message, to_text, too_large
+
+log = structlog.get_logger(__name__)
+
+CANCEL_GRACE_S = 1.0
+"""How long a cancelled handler may clean up before it is abandoned."""
+
+OWN_DEADLINE_GRACE_S = 10.0
+"""How much later a handler that keeps its own deadline is cut off: it has to stop a container."""
+
+TRANSIENT = (ConnectionError, TimeoutError)
+"""Failures of a handler that a second try may not meet."""
+
+
+async def run(
+    handler: Handler,
+    input: dict[str, Any],
+    context: Context,
+    output_schema: Validator | None,
+    stopping: asyncio.Event,
+) -> Outcome:
+    """Run the handler and say what came of it; raises nothing but the end of this worker itself."""
+    try:
+        argument = validated(handler, input)
+        value = await bounded(handler, argument, context, stopping)
+        return judged(value, output_schema, context.settings.max.output_bytes)
+    except Stopped:
+        return Outcome(status=Status.ERROR, stopped=True)
+    except ExecutionTimedOut as error:
+        return Outcome(
+            status=Status.TIMEOUT,
+            error_code=ErrorCode.TIMED_OUT,
+            error_message=error.message,
+            output=kept(error.output, context.settings.max.output_bytes),
+        )
+    except ExecutionFailed as error:
+        return refused(error, context.settings.max.output_bytes)
+    except TRANSIENT as error:
+        log.warning("attempt.transient", exc_info=True)
+        return failed(ErrorCode.HANDLER_FAILED, named(error), retryable=True)
+    except Exception as error:
+        log.warning("attempt.failed", exc_info=True)
+        return failed(ErrorCode.HANDLER_FAILED, named(error))
+
+
+class Stopped(Exception):
+    """This worker stops; the attempt was cut short."""
+
+
+def validated(handler: Handler, input: dict[str, Any]) -> Any:
+    """Return the handler's argument: its model where it has one."""
+    if handler.input_model is None:
+        return input
+    try:
+        return handler.input_model.model_validate(input)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = "".join(f"/{part}" for part in first["loc"])
+        raise ExecutionFailed(
+            f"The handler refuses the input: {where} {first['msg']}", code=ErrorCode.INVALID_INPUT
+        ) from None
+
+
+async def bounded(handler: Handler, argument: Any, context: Context, stopping: asyncio.Event) -> Any:
+    """Return the handler's value, or cancel it at its deadline or when the worker stops."""
+    seconds = context.remaining_s() + (OWN_DEADLINE_GRACE_S if handler.keeps_deadline else 0)
+    work = asyncio.ensure_future(called(handler, argument, context))
+    stop = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait({work, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        ended = await cancelled(work)
+        if stop.done():
+            raise Stopped
+        # What the handler raised on its way out may hold the partial output.
+        if isinstance(ended, ExecutionTimedOut):
+            raise ended
+        raise ExecutionTimedOut
+    finally:
+        stop.cancel()
+        work.cancel()
+
+
+async def cancelled(work: "asyncio.Future[Any]") -> BaseException | None:
+    """Cancel a handler and give it its grace; return what it raised, None if it had to be left."""
+    work.cancel()
+    await asyncio.wait({work}, timeout=CANCEL_GRACE_S)
+    if not work.done():
+        log.error("attempt.abandoned", reason="the handler ignores its cancellation")
+        work.add_done_callback(lambda left: left.cancelled() or left.exception())
+        return None
+    return None if work.cancelled() else work.exception()
+
+
+async def called(handler: Handler, argument: Any, context: Context) -> Any:
+    """Call the handler: a coroutine here, a plain function in a thread of its own."""
+    try:
+        if inspect.iscoroutinefunction(handler.call):
+            return await handler.call(argument, context)
+        return await threaded(handler, argument, context)
+    except (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit) as error:
+        # Any of these would end the worker's loop, or be lost on the way through a future.
+        raise ExecutionFailed(f"The handler raised {type(error).__name__}") from error
+
+
+async def threaded(handler: Handler, argument: Any, context: Context) -> Any:
+    """Run a plain function in a daemon thread; a cancelled one is left behind, never joined."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result((value, error))
+
+    def body() -> None:
+        value, error = None, None
+        try:
+            value = handler.call(argument, context)
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            log.debug("attempt.thread.late")
+
+    threading.Thread(target=copy_context().run, args=(body,), name=f"handler-{handler.name}", daemon=True).start()
+    value, error = await future
+    if error is not None:
+        raise error
+    return value
+
+
+def judged(value: Any, output_schema: Validator | None, limit: int) -> Outcome:
+    """Turn what the handler returned into success or, by its shape, failure."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True)
+    if not isinstance(value, Mapping):
+        return failed(
+            ErrorCode.INVALID_OUTPUT, f"The handler returned {type(value).__name__}, not an object"
+        )
+    text = to_text(value)
+    if text is None:
+        return failed(ErrorCode.INVALID_OUTPUT, "The handler's output can't be written as JSON")
+    if len(text) > limit:
+        return failed(
+            ErrorCode.OUTPUT_TOO_LARGE,
+            f"The output is {len(text)} bytes, the limit is {limit} (SKILLS_MAX_OUTPUT_BYTES)",
+            output=too_large(text),
+        )
+    message = failure_message(value)
+    if message is not None:
+        return failed(ErrorCode.HANDLER_FAILED, message, output=text.decode())
+    if output_schema is not None:
+        try:
+            output_schema.check(value)
+        except InvalidInput as error:
+            first = error.violations[0] if error.violations else {"pointer": "", "message": error.message}
+            return failed(
+                ErrorCode.INVALID_OUTPUT,
+                f"The output does not fit the skill's schema: {first['pointer']} {first['message']}",
+                output=text.decode(),
+            )
+    return Outcome(status=Status.SUCCESS, output=text.decode())
+
+
+def refused(error: ExecutionFailed, limit: int) -> Outcome:
+    """Turn a handler's deliberate failure into an outcome, its output kept."""
+    if error.__cause__ is not None:
+        log.info("attempt.refused", code=error.code, exc_info=error.__cause__)
+    outcome = failed(
+        error.code,
+        error.message,
+        output=kept(error.output, limit),
+        retryable=error.retryable,
+        nothing_ran=error.nothing_ran,
+    )
+    if isinstance(error, Retry):
+        return replace(outcome, retry_after_s=error.after_s)
+    return outcome
+
+
+def kept(output: Mapping[str, Any] | None, limit: int) -> str | None:
+    """Return a failure's output as JSON text, cut to a preview above the limit."""
+    if output is None:
+        return None
+    text = to_text(output)
+    if text is None:
+        return None
+    return text.decode() if len(text) <= limit else too_large(text)
+
+
+def named(error: Exception) -> str:
+    """Return a foreign exception's text, led by its type."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,1 @@
+"""The skills that ship with skillfleet: one file each, found by walking this package."""

@@ -1,0 +1,135 @@
+"""Pulling entries: arq's worker, woken by a bell, and not to be ended by a Redis that stumbles.
+
+Everything that leans on arq's inside is in this module; arq is pinned exactly, and
+``tests/contracts`` fails when what is used here changes:
+``main``, ``_poll_iteration``, ``_pool``, ``heart_beat``, ``tasks``, ``job_counter``, ``max_jobs``,
+``allow_pick_jobs``, ``in_progress_timeout_s``, ``_release_sem_dec_counter_on_complete``.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import structlog
+from arq.connections import ArqRedis
+from arq.constants import in_progress_key_prefix
+from arq.worker import Worker, func
+from redis.asyncio import Redis
+
+from shared.queue import FUNCTION, deserialize, serialize
+from shared.redis import AWAY, bell_key, queue_key
+
+log = structlog.get_logger(__name__)
+
+LEASE_S = 10.0
+"""How long an entry stays this worker's without renewal."""
+RENEW_S = LEASE_S / 3
+
+READ_LIMIT = 10_000
+"""Ids looked at in one poll: running ones stay in the set, so it must exceed the fleet's slots."""
+
+BACKSTOP_S = 25 * 3600
+"""arq's own time limit: above the longest that we allow, since ours records what happened."""
+
+Execute = Callable[[UUID], Awaitable[None]]
+
+
+class QueueWorker(Worker):
+    """Serves one queue with ``slots`` executions at once."""
+
+    def __init__(
+        self, redis: "Redis[bytes]", queue: str, slots: int, poll_s: float, execute: Execute
+    ) -> None:
+        async def entry(_: dict[Any, Any], execution_id: str) -> None:
+            with structlog.contextvars.bound_contextvars(execution_id=execution_id):
+                await execute(UUID(execution_id))
+
+        super().__init__(
+            functions=[func(entry, name=FUNCTION)],
+            queue_name=queue_key(queue),
+            redis_pool=ArqRedis(
+                redis.connection_pool, job_serializer=serialize, job_deserializer=deserialize
+            ),
+            handle_signals=False,
+            max_jobs=slots,
+            job_timeout=BACKSTOP_S,
+            keep_result=0,
+            poll_delay=poll_s,
+            queue_read_limit=READ_LIMIT,
+            max_tries=1_000_000,  # the row counts attempts, not the entry
+            job_serializer=serialize,
+            job_deserializer=deserialize,
+        )
+        self.in_progress_timeout_s = LEASE_S
+        self._bell = bell_key(queue)
+        self._wake = asyncio.Event()
+        self._renewed = 0.0
+
+    async def main(self) -> None:
+        """Poll when woken, at the latest after ``poll_s``; a Redis error only makes it wait."""
+        ears = asyncio.create_task(self._listen(), name=f"bell-{self.queue_name}")
+        failures = 0
+        try:
+            while True:
+                try:
+                    await self._poll_iteration()
+                    failures = 0
+                except AWAY as error:
+                    failures += 1
+                    log.warning("queue.poll.failed", queue=self.queue_name, error=type(error).__name__)
+                    await asyncio.sleep(backoff(failures))
+                    continue
+                await self._woken()
+        finally:
+            ears.cancel()
+            await asyncio.gather(ears, return_exceptions=True)
+
+    def stop_picking(self) -> None:
+        """Take nothing new; what runs goes on."""
+        self.allow_pick_jobs = False
+
+    async def heart_beat(self) -> None:
+        """Renew the leases of what runs here, beside arq's own health record."""
+        await super().heart_beat()
+        now = self.loop.time()
+        if self.tasks and now - self._renewed > RENEW_S:
+            self._renewed = now
+            pipeline = self.pool.pipeline(transaction=False)
+            for job_id in self.tasks:
+                pipeline.pexpire(in_progress_key_prefix + job_id, int(LEASE_S * 1000))
+            await pipeline.execute()
+
+    async def _woken(self) -> None:
+        try:
+            async with asyncio.timeout(self.poll_delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+    async def _listen(self) -> None:
+        """Turn rings into wake-ups, as long as there is a free slot to wake for."""
+        failures = 0
+        while True:
+            try:
+                if self.allow_pick_jobs and self.job_counter < self.max_jobs:
+                    if await self.pool.blpop([self._bell], timeout=1):
+                        self._wake.set()
+                else:
+                    await asyncio.sleep(0.05)
+                failures = 0
+            except AWAY:
+                failures += 1
+                await asyncio.sleep(backoff(failures))
+
+    def _release_sem_dec_counter_on_complete(self) -> None:
+        super()._release_sem_dec_counter_on_complete()
+        self._wake.set()  # a slot is free: there may be more to take
+
+
+def backoff(failures: int) -> float:
+    """Return the seconds to wait after so many failures in a row, jittered, a second at most."""
+    return random.uniform(0, min(1.0, 0.05 * 2.0 ** min(failures, 8)))  # noqa: S311  # no secret

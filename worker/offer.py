@@ -1,0 +1,87 @@
+"""What this worker tells the fleet: the handlers it offers, and that it lives."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from shared import presence
+from shared.announce import BuiltinSkill, HandlerInfo
+from shared.presence import Presence
+from shared.schemas import normalise
+from shared.settings import Settings
+from worker.handlers import Handler
+from worker.room import Room
+
+log = structlog.get_logger(__name__)
+
+
+def offers(
+    handlers: Mapping[str, Handler], settings: Settings
+) -> list[tuple[HandlerInfo, BuiltinSkill | None]]:
+    """Return what is announced for each handler, and the skill that a built-in brings along."""
+    return [(info(handler, settings), skill(handler)) for handler in handlers.values()]
+
+
+def info(handler: Handler, settings: Settings) -> HandlerInfo:
+    """Return a handler's announced defaults, those that depend on settings worked out."""
+    timeout = handler.timeout_ms
+    return HandlerInfo(
+        name=handler.name,
+        version=handler.version,
+        description=handler.description,
+        queue=handler.queue,
+        timeout_ms=timeout(settings) if callable(timeout) else timeout,
+        max_timeout_ms=handler.max_timeout_ms,
+        timeout_input=handler.timeout_input,
+        max_retries=handler.max_retries,
+        idempotent=handler.idempotent
+        if isinstance(handler.idempotent, bool)
+        else dict(handler.idempotent),
+        retry_on_timeout=handler.retry_on_timeout,
+    )
+
+
+def skill(handler: Handler) -> BuiltinSkill | None:
+    """Return the ``system`` skill of a built-in: its models are the schemas."""
+    if not handler.builtin:
+        return None
+    sides = {"input": handler.input_model, "output": handler.output_model}
+    modes: dict[str, Any] = {"input": "validation", "output": "serialization"}
+    return BuiltinSkill(
+        schema={
+            side: normalise(model.model_json_schema(by_alias=True, mode=modes[side]) if model else {})
+            for side, model in sides.items()
+        },
+        policy=handler.policy,
+        tags=handler.tags,
+    )
+
+
+async def beat(room: Room, running: Callable[[], int]) -> None:
+    """Write the presence row every ``heartbeat_ms`` until cancelled."""
+    while True:
+        try:
+            async with asyncio.timeout(room.settings.worker.lost_after_ms / 2000):
+                await presence.beat(room.pool, me(room, running()))
+        except Exception as error:
+            log.warning("presence.failed", error=type(error).__name__)
+        await asyncio.sleep(room.settings.worker.heartbeat_ms / 1000)
+
+
+def me(room: Room, running: int) -> Presence:
+    """Return this worker's presence as of now."""
+    settings = room.settings
+    return Presence(
+        id=room.id,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        queues=settings.worker.queues,
+        handlers=tuple(sorted(room.handlers)),
+        slots=settings.worker.concurrency,
+        running=running,
+        sandbox=room.sandbox.state() if "sandbox" in settings.worker.queues else None,
+    )

@@ -1,0 +1,46 @@
+"""What an attempt came to, before anybody decides whether it is tried again."""
+
+import re
+from dataclasses import dataclass
+
+from shared.errors import ErrorCode
+from shared.logging import SECRET_TEXT
+from shared.states import Status
+
+MESSAGE_LENGTH = 500
+"""Characters of an error message that callers see; the log has the rest."""
+
+# An absolute path that is not part of a URL: what a caller must not learn of the host.
+HOST_PATH = re.compile(r"(?<![\w./:~-])/(?:[^\s/:'\"]+/)*[^\s/:'\",;)]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of one attempt. ``output`` is JSON text, also kept beside an error.
+
+    ``retryable`` was a transient failure; ``nothing_ran`` had no effect at all; ``stopped`` was cut
+    short because this worker is shutting down.
+    """
+
+    status: Status
+    output: str | None = None
+    error_code: ErrorCode | None = None
+    error_message: str | None = None
+    retryable: bool = False
+    nothing_ran: bool = False
+    stopped: bool = False
+    retry_after_s: float | None = None
+
+
+def failed(code: ErrorCode, message: str, *, output: str | None = None, **more: bool) -> Outcome:
+    """Return an ``error`` outcome with the message as a caller may read it."""
+    return Outcome(
+        status=Status.ERROR, error_code=code, error_message=public(message), output=output, **more
+    )
+
+
+def public(message: str) -> str:
+    """Return a message's first line without host paths, credentials or undue length."""
+    line = message.strip().splitlines()[0] if message.strip() else "Skill execution failed"
+    masked = SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return masked if len(masked) <= MESSAGE_LENGTH else masked[: MESSAGE_LENGTH - 1] + "…"

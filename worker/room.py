@@ -1,0 +1,34 @@
+"""Everything that one worker process holds, made in main and passed down."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import asyncpg
+from redis.asyncio import Redis
+
+from shared.db import Pool
+from shared.executions import Executions
+from shared.queue import Queue
+from shared.registry import Registry
+from shared.settings import Settings
+from shared.validators import Validators
+from worker.handlers import Handler
+from worker.sandbox.run import Sandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A worker's parts. ``stopping`` is set when attempts must end now."""
+
+    id: str
+    settings: Settings
+    pool: "Pool[asyncpg.Record]"
+    redis: "Redis[bytes]"
+    registry: Registry
+    executions: Executions
+    queue: Queue
+    validators: Validators
+    handlers: Mapping[str, Handler]
+    sandbox: Sandbox
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
