@@ -39,7 +39,10 @@ class Caller:
 
     def check_allowed(self, skill: Skill, wanted: object) -> None:
         """Raise SkillNotFound for a skill outside the key's list, as if it did not exist."""
-        if self.allowed_skills is not None and not self.allowed_skills & {skill.name, skill.identity}:
+        if self.allowed_skills is not None and not self.allowed_skills & {
+            skill.name,
+            skill.identity,
+        }:
             raise SkillNotFound(str(wanted))
 
 

@@ -39,7 +39,7 @@ def resolve(
 
 
 def timeout(request: SubmitRequest, skill: Skill, info: HandlerInfo | None) -> int | None:
-    """Return the time limit in milliseconds: the shorter of call and input, where both are given."""
+    """Return the limit in milliseconds: the shorter of call and input, where both are given."""
     asked = [request.timeout_ms, from_input(info, request.input)]
     given = [value for value in asked if value is not None]
     chosen = min(given) if given else first(skill.timeout_ms, info and info.timeout_ms)

@@ -8,7 +8,7 @@ Everything a face needs is here; faces only translate. Use it as a library in yo
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ from dispatcher.offers import Offers
 from shared import db, history, migrate, skills
 from shared.batcher import Batcher
 from shared.db import Pool
-from shared.errors import IdentityConflict, NotFound, SwitchedOff
+from shared.errors import IdentityConflict, NotFound, SwitchedOff, Unavailable
 from shared.events import Waiters
 from shared.executions import Executions, Existing, NewExecution
 from shared.history import Filter
@@ -46,9 +46,15 @@ WAIT_MAX_S = 120.0
 """A caller waits for the execution's time limit and five seconds, two minutes at most."""
 
 
+UNREADABLE = {
+    "code": "unavailable",
+    "message": "The execution is committed, but the database can't be read right now; ask again",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What became of a submit: the record, whether it is a replay, and what the caller should know."""
+    """What became of a submit: the record, whether a replay, and what the caller should know."""
 
     execution: Execution
     replayed: bool = False
@@ -58,7 +64,7 @@ class Submission:
 class Dispatcher:
     """Owns its pools; made by ``open``."""
 
-    def __init__(self, settings: Settings, pool: "Pool[asyncpg.Record]", redis: "Redis[bytes]") -> None:
+    def __init__(self, settings: Settings, pool: "Pool[asyncpg.Record]", redis: Redis) -> None:
         self.settings = settings
         self.pool = pool
         self.redis = redis
@@ -69,6 +75,7 @@ class Dispatcher:
         self.validators = Validators()
         self.offers = Offers(pool)
         self._queue = Queue(redis)
+        self._hurried = False
         self._rings: Batcher[Entry, None] = Batcher(self._ring_all)
 
     @classmethod
@@ -108,8 +115,8 @@ class Dispatcher:
     ) -> Execution:
         """Execute a skill and return the execution, finished if it ended within the wait.
 
-        ``wait_s`` None waits for the time limit and five seconds, 0 not at all. ``fields`` are those
-        of SubmitRequest (``session_id``, ``timeout_ms``, ``priority``, …).
+        ``wait_s`` None waits for the time limit and five seconds, 0 not at all. ``fields`` are
+        those of SubmitRequest (``session_id``, ``timeout_ms``, ``priority``, …).
         """
         request = SubmitRequest(
             skill_name=skill_name, input=input or {}, api_key_id=api_key_id, **fields
@@ -134,10 +141,18 @@ class Dispatcher:
             raise SwitchedOff
         skill = intake.find(snapshot, request, owner, caller)
         text = intake.check(skill, request.input, self.validators, self.settings.max.input_bytes)
-        rules = resolve(request, skill, snapshot.handlers.get(skill.handler or ""), snapshot.settings)
+        rules = resolve(
+            request, skill, snapshot.handlers.get(skill.handler or ""), snapshot.settings
+        )
         new = intake.row(
-            request, skill, rules, text,
-            owner=owner, caller=caller, settings=self.settings, idempotency_key=idempotency_key,
+            request,
+            skill,
+            rules,
+            text,
+            owner=owner,
+            caller=caller,
+            settings=self.settings,
+            idempotency_key=idempotency_key,
         )
         limit_ms = rules.timeout_ms or snapshot.settings.execution_timeout_ms
         seconds = default_wait(limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
@@ -147,8 +162,12 @@ class Dispatcher:
                 return await self._replay(made, new, owner, seconds)
             warnings = await self._ring(new)
             if not warnings:
-                warnings = await self.offers.warnings(skill)
-                execution = await self._ending(ended, new.id, owner, seconds)
+                try:
+                    warnings = await self.offers.warnings(skill)
+                    execution = await self._ending(ended, new.id, owner, seconds)
+                except Unavailable:  # the row is safe; the caller must not think it is not
+                    warnings = (*warnings, UNREADABLE)
+                    execution = None
                 if execution is not None:
                     return Submission(execution, warnings=warnings)
         return Submission(intake.pending(new, request, made), warnings=warnings)
@@ -182,18 +201,36 @@ class Dispatcher:
         """Return the versions of a skill that an owner sees, highest first."""
         return (await self.registry.snapshot()).versions(name, api_key_id)
 
-    async def unregister(self, name: str, version: str | None = None, *, api_key_id: str = SYSTEM) -> int:
-        """Remove an owner's skill, one version or all; return how many went. History stays."""
+    async def unregister(
+        self,
+        name: str,
+        version: str | None = None,
+        *,
+        api_key_id: str = SYSTEM,
+        actor: str = LIBRARY.actor,
+    ) -> int:
+        """Remove an owner's skill, one version or all; return how many went. History stays.
+
+        ``actor`` is who the audit says it was.
+        """
         snapshot = await self.registry.snapshot()
         doomed = [
             skill
             for skill in snapshot.versions(name, api_key_id)
             if skill.api_key_id == api_key_id and version in (None, skill.version)
         ]
+        removed = 0
         for skill in doomed:
-            await skills.remove(self.pool, skill.id, LIBRARY.actor)
+            with suppress(NotFound):  # somebody else was faster
+                await skills.remove(self.pool, skill.id, actor)
+                removed += 1
         await self.registry.changed()
-        return len(doomed)
+        return removed
+
+    def hurry(self) -> None:
+        """Answer everybody who waits with what there is: the process is about to go."""
+        self._hurried = True
+        self.waiters.wake_all()
 
     async def _ending(
         self, ended: asyncio.Event, execution_id: UUID, owner: str | None, seconds: float
@@ -204,27 +241,31 @@ class Dispatcher:
         while await happens(ended, end - asyncio.get_running_loop().time()):
             ended.clear()
             execution = await self.get(execution_id, owner)
-            if execution.finished:
+            if execution.finished or self._hurried:
                 break
         return execution
 
-    async def _replay(self, held: Existing, new: NewExecution, owner: str, seconds: float) -> Submission:
+    async def _replay(
+        self, held: Existing, new: NewExecution, owner: str, seconds: float
+    ) -> Submission:
         if held.digest != new.input_digest:
             raise IdentityConflict
         return Submission(await self.wait(held.execution_id, seconds, owner), replayed=True)
 
     async def _ring(self, new: NewExecution) -> tuple[dict[str, str], ...]:
-        """Enqueue a committed row; a Redis that is away makes a warning, the sweep does the rest."""
+        """Enqueue a committed row; a Redis that is away makes a warning, and the sweep rings."""
         entry = Entry(new.id, 0, new.queue, new.priority, new.not_before)
         try:
             async with asyncio.timeout(RING_TIMEOUT_S):
                 await self._rings.submit(entry)
         except AWAY as error:
             log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
-            return ({
-                "code": "queue_unavailable",
-                "message": "The execution is committed and will run once the queue is back",
-            },)
+            return (
+                {
+                    "code": "queue_unavailable",
+                    "message": "The execution is committed and will run once the queue is back",
+                },
+            )
         return ()
 
     async def _ring_all(self, entries: Sequence[Entry]) -> Sequence[None]:

@@ -107,8 +107,13 @@ def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
 
 def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:
     """Return the record of a row just committed, without reading it back."""
-    fields = {name: getattr(new, name, None) for name in Execution.model_fields}
-    fresh = {"status": Status.PENDING, "attempt": 0, "attempts": [], "created_at": made.created_at}
+    fields: dict[str, Any] = {name: getattr(new, name, None) for name in Execution.model_fields}
+    fresh: dict[str, Any] = {
+        "status": Status.PENDING,
+        "attempt": 0,
+        "attempts": [],
+        "created_at": made.created_at,
+    }
     return Execution.model_construct(**{**fields, **fresh, "input": request.input})
 
 

@@ -28,7 +28,8 @@ class Offers:
         return (
             {
                 "code": "no_worker",
-                "message": f"No live worker offers the handler {skill.handler}; the execution waits for one",
+                "message": f"No live worker offers the handler {skill.handler}; "
+                "the execution waits for one",
             },
         )
 

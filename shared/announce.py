@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 from uuid_utils.compat import uuid7
 
-from shared.db import Pool, transaction
+from shared.db import Pool, reaching, transaction
 from shared.models import SYSTEM
 
 
@@ -49,8 +49,8 @@ RETURNING xmax = 0 AS new, (SELECT version FROM handlers WHERE name = $1) AS bef
 """
 
 INSTALL = """
-INSERT INTO skills (id, api_key_id, name, version, description, schema, handler, enabled, mode, policy,
-                    source_provider, tags)
+INSERT INTO skills (id, api_key_id, name, version, description, schema, handler, enabled, mode,
+                    policy, source_provider, tags)
 VALUES ($1, $2, $3, $4, $5, $6, $3, true, 'auto', $7, 'local', $8)
 ON CONFLICT (api_key_id, name, version) DO NOTHING
 """
@@ -65,7 +65,7 @@ async def announce(
     """
     changed = False
     async with transaction(pool) as connection:
-        # In one order, so that workers starting together wait for each other instead of deadlocking.
+        # In one order, so that workers starting together wait for each other, without deadlock.
         for info, skill in sorted(offered, key=lambda pair: pair[0].name):
             row = await connection.fetchrow(ANNOUNCE, *(getattr(info, name) for name in FIELDS))
             if row is None:
@@ -73,10 +73,23 @@ async def announce(
             changed = True
             if skill is not None and (row["new"] or row["before"] != info.version):
                 await connection.execute(
-                    INSTALL, uuid7(), SYSTEM, info.name, info.version, info.description[:1024],
-                    skill.schema, skill.policy, list(skill.tags),
+                    INSTALL,
+                    uuid7(),
+                    SYSTEM,
+                    info.name,
+                    info.version,
+                    info.description[:1024],
+                    skill.schema,
+                    skill.policy,
+                    list(skill.tags),
                 )
     return changed
+
+
+async def names(pool: "Pool[asyncpg.Record]") -> list[str]:
+    """Return the names of all handlers ever announced, sorted."""
+    async with reaching():
+        return [row["name"] for row in await pool.fetch("SELECT name FROM handlers ORDER BY name")]
 
 
 def from_row(row: Any) -> HandlerInfo:

@@ -51,7 +51,10 @@ async def connecting() -> AsyncIterator[None]:
     """Say in a sentence why a first connection failed, and which setting to look at."""
     try:
         yield
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+    except (
+        asyncpg.InvalidAuthorizationSpecificationError,
+        asyncpg.InvalidCatalogNameError,
+    ) as error:
         raise ConfigurationError(f"Postgres refuses: {error}. Check SKILLS_DATABASE_URL") from error
     except LOST as error:
         raise Unavailable(
@@ -88,7 +91,11 @@ async def reaching() -> AsyncIterator[None]:
 @asynccontextmanager
 async def transaction(pool: "Pool[asyncpg.Record]") -> AsyncIterator[Any]:
     """Give a connection inside a transaction; raise Unavailable when there is none to be had."""
-    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection, connection.transaction():
+    async with (
+        reaching(),
+        pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection,
+        connection.transaction(),
+    ):
         yield connection
 
 

@@ -2,9 +2,9 @@
 
 ::
 
-    SkillfleetError                      code, status, retryable; str(error) is what the caller reads
+    SkillfleetError                      code, status, retryable; its text is what callers read
     ├── BadRequest            400        the request can't be understood
-    │   └── UnknownHandler    400        UNKNOWN_SKILL_HANDLER: no worker ever announced that handler
+    │   └── UnknownHandler    400        UNKNOWN_SKILL_HANDLER: never announced by a worker
     ├── Unauthenticated       401        no credential, or one that does not count
     ├── Forbidden             403        a good credential without the right
     ├── NotFound              404        no such thing, for this caller
@@ -14,6 +14,7 @@
     │   ├── SkillExists       409
     │   └── IdentityConflict  409        an idempotency key used again with another request
     ├── PayloadTooLarge       413
+    ├── UnsupportedMedia      415        the body is of a type nobody reads here
     ├── InvalidInput          422        violations: where, and what is wrong there
     ├── Unavailable           503        retryable: try again later
     │   └── SwitchedOff       503        the master switch
@@ -49,6 +50,7 @@ class ErrorCode(StrEnum):
     CONFLICT = "conflict"
     IDENTITY_CONFLICT = "identity_conflict"
     PAYLOAD_TOO_LARGE = "payload_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     INVALID_INPUT = "invalid_input"
     INVALID_SCHEMA = "invalid_schema"
     SKILLS_DISABLED = "skills_disabled"
@@ -190,6 +192,13 @@ class PayloadTooLarge(SkillfleetError):
 
     code = ErrorCode.PAYLOAD_TOO_LARGE
     status = 413
+
+
+class UnsupportedMedia(SkillfleetError):
+    """The body's content type is not one that is read here."""
+
+    code = ErrorCode.UNSUPPORTED_MEDIA_TYPE
+    status = 415
 
 
 class InvalidInput(SkillfleetError):

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 SAFETY_READ_S = 5.0
 
 
-async def publish_finished(redis: "Redis[bytes]", ids: Sequence[UUID]) -> None:
+async def publish_finished(redis: Redis, ids: Sequence[UUID]) -> None:
     """Say that these executions reached an end; a Redis that is away is only logged."""
     if not ids:
         return

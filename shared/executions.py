@@ -156,10 +156,12 @@ WITH new AS (
 ), kept AS (
     INSERT INTO execution_keys (owner, key, digest, execution_id, expires_at)
     SELECT DISTINCT ON (api_key_id, key)
-           api_key_id, key, input_digest, id, clock_timestamp() + key_ttl_ms * interval '1 millisecond'
+           api_key_id, key, input_digest, id,
+           clock_timestamp() + key_ttl_ms * interval '1 millisecond'
       FROM new WHERE key IS NOT NULL ORDER BY api_key_id, key, place
     ON CONFLICT (owner, key) DO UPDATE
-       SET digest = excluded.digest, execution_id = excluded.execution_id, expires_at = excluded.expires_at
+       SET digest = excluded.digest, execution_id = excluded.execution_id,
+           expires_at = excluded.expires_at
      WHERE execution_keys.expires_at <= clock_timestamp()
     RETURNING execution_id
 )
@@ -182,7 +184,8 @@ status = 'pending' AND approval IS DISTINCT FROM 'required'
 
 CLAIM = f"""
 WITH free AS (
-    SELECT id FROM skill_executions WHERE id = ANY($1::uuid[]) AND handler = ANY($3::text[]) AND {RUNNABLE}
+    SELECT id FROM skill_executions WHERE id = ANY($1::uuid[])
+       AND handler = ANY($3::text[]) AND {RUNNABLE}
        FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
@@ -211,7 +214,8 @@ UPDATE skill_executions e
            THEN clock_timestamp() + u.retry_in_s * interval '1 second' END
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
               $8::integer[], $9::text[], $10::float8[])
-       AS u (id, attempt, worker_id, status, output, error_code, error_message, duration_ms, history, retry_in_s)
+       AS u (id, attempt, worker_id, status, output, error_code, error_message,
+             duration_ms, history, retry_in_s)
  WHERE e.id = u.id AND e.status = 'running' AND e.attempt = u.attempt AND e.worker_id = u.worker_id
 RETURNING e.id, e.attempt
 """
@@ -255,12 +259,14 @@ class Executions:
         holders = await self._holders(late) if late else {}
         return [created.get(row.id) or holders[row.api_key_id, row.key] for row in rows]
 
-    async def _holders(self, rows: Sequence[NewExecution]) -> dict[tuple[str, str | None], Existing]:
+    async def _holders(
+        self, rows: Sequence[NewExecution]
+    ) -> dict[tuple[str, str | None], Existing]:
         found = await self._fetch(KEY_HOLDERS, [r.api_key_id for r in rows], [r.key for r in rows])
         return {(r["owner"], r["key"]): Existing(r["execution_id"], r["digest"]) for r in found}
 
     async def _claim(self, rows: Sequence[tuple[UUID, str]]) -> list[Claim | None]:
-        asked = {execution_id: worker_id for execution_id, worker_id in reversed(rows)}
+        asked = dict(reversed(rows))
         taken = await self._fetch(CLAIM, list(asked), list(asked.values()), self._offered)
         claims = {(row["id"], row["worker_id"]): Claim(**row) for row in taken}
         # Two entries of one execution in one batch: the first has it.

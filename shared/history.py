@@ -64,7 +64,12 @@ async def get(
 
 
 async def page(
-    pool: "Pool[asyncpg.Record]", narrowed: Filter, *, limit: int, before: UUID | None, offset: int = 0
+    pool: "Pool[asyncpg.Record]",
+    narrowed: Filter,
+    *,
+    limit: int,
+    before: UUID | None,
+    offset: int = 0,
 ) -> list[Execution]:
     """Return up to ``limit`` executions, newest first, below the id ``before``."""
     condition, arguments = narrowed.where()

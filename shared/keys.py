@@ -65,15 +65,21 @@ async def create(
     """
     unknown = sorted(set(scopes) - set(SCOPES))
     if unknown or not scopes:
-        raise InvalidInput(f"Unknown scopes: {', '.join(unknown) or 'none given'}. Use some of {', '.join(SCOPES)}")
+        raise InvalidInput(
+            f"Unknown scopes: {', '.join(unknown) or 'none given'}. Use some of {', '.join(SCOPES)}"
+        )
     secret = secret or PREFIX + secrets.token_urlsafe(32)
     try:
         async with transaction(pool) as connection:
             row = await connection.fetchrow(
                 "INSERT INTO api_keys (id, name, key_hash, scopes, allowed_skills, expires_at) "
                 f"VALUES ($1, $2, $3, $4, $5, $6) RETURNING {FIELDS}",
-                key_id or f"key_{uuid7().hex}", name, hashed(secret), list(dict.fromkeys(scopes)),
-                None if allowed_skills is None else list(allowed_skills), expires_at,
+                key_id or f"key_{uuid7().hex}",
+                name,
+                hashed(secret),
+                list(dict.fromkeys(scopes)),
+                None if allowed_skills is None else list(allowed_skills),
+                expires_at,
             )
     except (asyncpg.UniqueViolationError, asyncpg.CheckViolationError):
         raise InvalidInput(f"The key id {key_id} is taken or reserved; choose another") from None
@@ -81,16 +87,24 @@ async def create(
 
 
 async def find(pool: "Pool[asyncpg.Record]", secret: str) -> Key | None:
-    """Return the key of that secret, usable or not; the index on the hash does the comparing."""
+    """Return the key of that secret, usable or not."""
+    return await by_hash(pool, hashed(secret))
+
+
+async def by_hash(pool: "Pool[asyncpg.Record]", key_hash: bytes) -> Key | None:
+    """Return the key whose secret has that hash; the index does the comparing."""
     async with reaching():
-        row = await pool.fetchrow(f"SELECT {FIELDS} FROM api_keys WHERE key_hash = $1", hashed(secret))
+        row = await pool.fetchrow(f"SELECT {FIELDS} FROM api_keys WHERE key_hash = $1", key_hash)
     return None if row is None else from_row(row)
 
 
 async def list_all(pool: "Pool[asyncpg.Record]") -> list[Key]:
     """Return every key, newest first."""
     async with reaching():
-        return [from_row(row) for row in await pool.fetch(f"SELECT {FIELDS} FROM api_keys ORDER BY created_at DESC")]
+        return [
+            from_row(row)
+            for row in await pool.fetch(f"SELECT {FIELDS} FROM api_keys ORDER BY created_at DESC")
+        ]
 
 
 async def revoke(pool: "Pool[asyncpg.Record]", key_id: str) -> bool:
@@ -98,7 +112,8 @@ async def revoke(pool: "Pool[asyncpg.Record]", key_id: str) -> bool:
     async with transaction(pool) as connection:
         return bool(
             await connection.fetchval(
-                "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) WHERE id = $1 RETURNING true",
+                "UPDATE api_keys SET revoked_at = coalesce(revoked_at, clock_timestamp()) "
+                "WHERE id = $1 RETURNING true",
                 key_id,
             )
         )
@@ -107,7 +122,9 @@ async def revoke(pool: "Pool[asyncpg.Record]", key_id: str) -> bool:
 async def touch(pool: "Pool[asyncpg.Record]", key_id: str) -> None:
     """Note that a key was used just now."""
     async with reaching():
-        await pool.execute("UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = $1", key_id)
+        await pool.execute(
+            "UPDATE api_keys SET last_used_at = clock_timestamp() WHERE id = $1", key_id
+        )
 
 
 def from_row(row: Any) -> Key:

@@ -53,7 +53,7 @@ async def put(pool: "Pool[asyncpg.Record]", changes: Mapping[str, Any], actor: s
     known = {to_camel(name) for name in LiveSettings.model_fields}
     try:
         LiveSettings.model_validate(
-            {k: v for k, v in changes.items() if v is not None or k not in known}
+            {k: v for k, v in changes.items() if v is not None or k not in known}, by_name=False
         )
     except ValidationError as error:
         raise InvalidInput("The settings are not valid", violations(error)) from None
@@ -66,7 +66,9 @@ async def put(pool: "Pool[asyncpg.Record]", changes: Mapping[str, Any], actor: s
                     "INSERT INTO settings (key, value, updated_by) VALUES ($1, $2, $3) "
                     "ON CONFLICT (key) DO UPDATE SET value = excluded.value, "
                     "updated_at = clock_timestamp(), updated_by = excluded.updated_by",
-                    name, value, actor,
+                    name,
+                    value,
+                    actor,
                 )
         return from_rows(await connection.fetch("SELECT key, value FROM settings"))
 
@@ -75,7 +77,9 @@ def violations(error: ValidationError) -> list[dict[str, str]]:
     """Turn pydantic's report into JSON pointers and messages."""
     return [
         {
-            "pointer": "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in item["loc"]),
+            "pointer": "".join(
+                f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in item["loc"]
+            ),
             "message": item["msg"],
         }
         for item in error.errors(include_url=False, include_input=False, include_context=False)

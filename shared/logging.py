@@ -15,7 +15,9 @@ import structlog
 from shared.settings import Settings
 
 MASK = "********"
-SECRET_NAME = re.compile(r"token|secret|password|passwd|api_?key$|authorization|cookie|dsn", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"token|secret|password|passwd|api_?key$|authorization|cookie|dsn", re.IGNORECASE
+)
 SECRET_TEXT = re.compile(
     r"sfk_[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s\"',]+|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)", re.IGNORECASE
 )
@@ -25,7 +27,7 @@ QUIET = ("arq", "httpx", "httpcore", "aiodocker", "asyncio", "uvicorn.access", "
 
 
 def configure(settings: Settings, room: str) -> None:
-    """Set up structlog and the standard library's loggers for a process; ``room`` is on each line."""
+    """Set up structlog and the standard library's loggers; ``room`` stands on each line."""
     shared = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -34,16 +36,24 @@ def configure(settings: Settings, room: str) -> None:
         structlog.stdlib.ExtraAdder(),
         add_room(room),
     ]
-    pretty = settings.log.format == "console" or (settings.log.format == "auto" and sys.stderr.isatty())
+    pretty = settings.log.format == "console" or (
+        settings.log.format == "auto" and sys.stderr.isatty()
+    )
     renderer: list[Any] = (
         [structlog.dev.ConsoleRenderer()]
         if pretty
-        else [structlog.processors.format_exc_info, mask, structlog.processors.JSONRenderer(default=str)]
+        else [
+            structlog.processors.format_exc_info,
+            mask,
+            structlog.processors.JSONRenderer(default=str),
+        ]
     )
     structlog.configure(
         processors=[*shared, mask, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.log.level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelName(settings.log.level.upper())
+        ),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

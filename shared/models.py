@@ -35,7 +35,9 @@ Source = Literal["skillsmp", "skillssh", "local"]
 NAME = r"^@?[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,98}$"
 VERSION = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
 """An identifier of the caller's: printable, no control characters."""
 
 SkillName = Annotated[str, StringConstraints(pattern=NAME)]

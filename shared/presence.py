@@ -44,7 +44,15 @@ SELECT id, queues, handlers, sandbox FROM workers
 async def beat(pool: "Pool[asyncpg.Record]", me: Presence) -> None:
     """Say that the worker lives, and how it is."""
     await pool.execute(
-        BEAT, me.id, me.host, me.pid, list(me.queues), list(me.handlers), me.slots, me.running, me.sandbox
+        BEAT,
+        me.id,
+        me.host,
+        me.pid,
+        list(me.queues),
+        list(me.handlers),
+        me.slots,
+        me.running,
+        me.sandbox,
     )
 
 
@@ -61,4 +69,6 @@ async def live(pool: "Pool[asyncpg.Record]", fresh_s: float = FRESH_S) -> list[a
 
 async def forget(pool: "Pool[asyncpg.Record]") -> None:
     """Delete the rows of workers that have been gone for a day."""
-    await pool.execute("DELETE FROM workers WHERE heartbeat_at < clock_timestamp() - interval '1 day'")
+    await pool.execute(
+        "DELETE FROM workers WHERE heartbeat_at < clock_timestamp() - interval '1 day'"
+    )

@@ -28,7 +28,7 @@ ENTRY_TTL_MS = 24 * 3_600_000
 """How long an entry's body lives past its due time; the sweep rings again from the row."""
 
 HEAD_START_MS = {"high": 3_600_000, "normal": 1_800_000, "low": 0}
-"""A lower score goes first: a priority is a head start on the clock, so nothing starves for ever."""
+"""A lower score goes first: a priority is a head start on the clock, and nothing starves."""
 
 # KEYS: queue, bell, then one body key an entry. ARGV: body TTL base, bell TTL, then per entry
 # id, score, body, milliseconds until due. An entry that exists already is left as it is.
@@ -74,7 +74,7 @@ def serialize(value: dict[str, Any]) -> bytes:
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
-    """Decode an arq job; raise DeserializationError for anything but msgpack of our shape, unread."""
+    """Decode an arq job; raise DeserializationError, unread, for anything but msgpack."""
     try:
         return msgspec.msgpack.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -84,7 +84,7 @@ def deserialize(data: bytes) -> dict[str, Any]:
 class Queue:
     """Puts entries into Redis and tells which of them are there."""
 
-    def __init__(self, redis: "Redis[bytes]") -> None:
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._script = redis.register_script(ENQUEUE)
 

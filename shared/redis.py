@@ -53,13 +53,13 @@ def bell_key(queue: str) -> str:
     return f"{PREFIX}bell:{queue}"
 
 
-def connect(settings: Settings) -> "Redis[bytes]":
+def connect(settings: Settings) -> Redis:
     """Make a client; nothing is opened before the first command.
 
     Raises ConfigurationError for a URL that redis-py can't read.
     """
     try:
-        return Redis.from_url(
+        client: Redis = Redis.from_url(
             settings.redis.url,
             socket_connect_timeout=2,
             socket_timeout=5,
@@ -69,12 +69,13 @@ def connect(settings: Settings) -> "Redis[bytes]":
         )
     except ValueError as error:
         raise ConfigurationError(f"SKILLS_REDIS_URL is not a Redis URL: {error}") from error
+    return client
 
 
 class Listener:
-    """One subscription per process, kept alive for ever; tells when it hears and when it is deaf."""
+    """One subscription per process, kept alive; tells when it hears and when it is deaf."""
 
-    def __init__(self, redis: "Redis[bytes]") -> None:
+    def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._messages: dict[str, Message] = {}
         self._states: list[State] = []
@@ -86,7 +87,7 @@ class Listener:
         self._messages[channel] = message
 
     def on_state(self, state: State) -> None:
-        """Call ``state(True)`` after each subscription stands and ``state(False)`` when it fell."""
+        """Call ``state(True)`` when a subscription stands, ``state(False)`` when it fell."""
         self._states.append(state)
 
     async def start(self) -> None:
@@ -102,7 +103,7 @@ class Listener:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _loop(self) -> None:
-        delay = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), -1)
+        delay = ExponentialWithJitterBackoff(cap=1.0, base=0.05)
         failures = 0
         while True:
             try:
@@ -116,7 +117,7 @@ class Listener:
                 self.hearing.clear()
                 await self._tell(False)
             failures += 1
-            await asyncio.sleep(delay._backoff.compute(failures))
+            await asyncio.sleep(delay.compute(failures))
 
     async def _listen(self) -> None:
         # socket_timeout would end a quiet subscription; the ping below notices a dead one instead.

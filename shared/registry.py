@@ -51,7 +51,9 @@ end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+RELEASE = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
 
 EPOCH = "SELECT epoch FROM registry_epoch"
 
@@ -67,10 +69,12 @@ class Snapshot:
     by_name: Mapping[str, list[Skill]]
 
     def versions(self, name: str, owner: str) -> list[Skill]:
-        """Return what an owner sees under a name, highest version first, its own before system's."""
+        """Return what an owner sees under a name, highest first, its own before system's."""
         seen: dict[str, Skill] = {}
         for skill in self.by_name.get(name, ()):
-            if skill.api_key_id == owner or (skill.api_key_id == SYSTEM and skill.version not in seen):
+            if skill.api_key_id == owner or (
+                skill.api_key_id == SYSTEM and skill.version not in seen
+            ):
                 seen[skill.version] = skill
         return list(seen.values())
 
@@ -106,9 +110,11 @@ class Snapshot:
 class Registry:
     """Answers with the newest snapshot; loads it at most once at a time, here and in the fleet."""
 
-    def __init__(self, pool: "Pool[asyncpg.Record]", redis: "Redis[bytes]", listener: Listener) -> None:
+    def __init__(self, pool: "Pool[asyncpg.Record]", redis: Redis, listener: Listener) -> None:
         self._pool = pool
         self._redis = redis
+        self._store_script = redis.register_script(STORE)
+        self._release_script = redis.register_script(RELEASE)
         self._snapshot: Snapshot | None = None
         self._fresh_until = 0.0
         self._newest = 0
@@ -183,9 +189,9 @@ class Registry:
         try:
             if await self._take():
                 return
-            if not await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS):
-                if await self._follow():
-                    return
+            ours = await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS)
+            if not ours and await self._follow():
+                return
             await self._read(store=True)
         except AWAY as error:
             log.warning("registry.redis.away", error=type(error).__name__)
@@ -195,14 +201,16 @@ class Registry:
 
     async def _release(self, token: str) -> None:
         try:
-            await self._redis.eval(RELEASE, 1, REGISTRY_LOCK, token)
+            await self._release_script(keys=[REGISTRY_LOCK], args=[token])
         except AWAY:
             log.debug("registry.lock.left")  # its TTL frees it
 
     async def _take(self) -> bool:
         """Use the snapshot in Redis when it is new enough."""
         pipeline = self._redis.pipeline(transaction=False)
-        data, left_ms = await pipeline.get(REGISTRY).pttl(REGISTRY).execute()
+        pipeline.get(REGISTRY)
+        pipeline.pttl(REGISTRY)
+        data, left_ms = await pipeline.execute()
         if data is None or left_ms <= 0:
             return False
         try:
@@ -230,7 +238,7 @@ class Registry:
         snapshot, encoded = await load(self._pool)
         self._keep(snapshot, REGISTRY_TTL_MS / 1000)
         if store:
-            await self._redis.eval(STORE, 1, REGISTRY, encoded, REGISTRY_TTL_MS)
+            await self._store_script(keys=[REGISTRY], args=[encoded, REGISTRY_TTL_MS])
 
     def _keep(self, snapshot: Snapshot, seconds: float) -> None:
         self._snapshot = snapshot
@@ -238,15 +246,19 @@ class Registry:
 
 
 async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
-    """Read everything at one moment; return the snapshot and its form for Redis, without secrets."""
-    async with reaching(), pool.acquire() as connection, connection.transaction(
-        isolation="repeatable_read", readonly=True
+    """Read everything at one moment; return the snapshot, and its form for Redis."""
+    async with (
+        reaching(),
+        pool.acquire() as connection,
+        connection.transaction(isolation="repeatable_read", readonly=True),
     ):
         epoch = await connection.fetchval(EPOCH)
         skill_rows = await connection.fetch(f"SELECT {skills.FIELDS} FROM skills")
         handler_rows = await connection.fetch(f"SELECT {', '.join(announce.FIELDS)} FROM handlers")
         settings = live.from_rows(await connection.fetch("SELECT key, value FROM settings"))
-    log.info("registry.loaded", epoch=epoch, skills=len(skill_rows), at=datetime.now(UTC).isoformat())
+    log.info(
+        "registry.loaded", epoch=epoch, skills=len(skill_rows), at=datetime.now(UTC).isoformat()
+    )
     snapshot = build(
         epoch,
         settings.masked(),
@@ -256,12 +268,16 @@ async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
     return snapshot, encode(snapshot)
 
 
-def build(epoch: int, settings: LiveSettings, handlers: list[HandlerInfo], found: list[Skill]) -> Snapshot:
+def build(
+    epoch: int, settings: LiveSettings, handlers: list[HandlerInfo], found: list[Skill]
+) -> Snapshot:
     """Index the skills by id and by name."""
     by_name: dict[str, list[Skill]] = {}
     for skill in skills.newest_first(found):
         by_name.setdefault(skill.name, []).append(skill)
-    return Snapshot(epoch, settings, {h.name: h for h in handlers}, {s.id: s for s in found}, by_name)
+    return Snapshot(
+        epoch, settings, {h.name: h for h in handlers}, {s.id: s for s in found}, by_name
+    )
 
 
 def encode(snapshot: Snapshot) -> bytes:
@@ -279,7 +295,9 @@ def encode(snapshot: Snapshot) -> bytes:
 def decode(data: bytes) -> Snapshot:
     """Read a snapshot and validate every entry; raise ValueError for anything that is not one."""
     head, _, body = data.partition(b" ")
-    settings, handlers, found = msgspec.msgpack.decode(body, type=tuple[dict[str, Any], list[Any], list[Any]])
+    settings, handlers, found = msgspec.msgpack.decode(
+        body, type=tuple[dict[str, Any], list[Any], list[Any]]
+    )
     return build(
         int(head),
         LiveSettings.model_validate(settings),

@@ -15,19 +15,21 @@ from shared.versions import key as version_key
 ROW = tuple(name for name in Skill.model_fields if name != "skill_schema")
 FIELDS = ", ".join((*ROW, "schema"))
 
-INSTALL = f"""
-INSERT INTO skills (id, api_key_id, name, version, description, schema, handler, enabled, mode, policy,
-                    source_provider, tags, timeout_ms, max_retries, idempotent, retry_on_timeout)
+INSTALL = """
+INSERT INTO skills (id, api_key_id, name, version, description, schema, handler, enabled, mode,
+                    policy, source_provider, tags, timeout_ms, max_retries,
+                    idempotent, retry_on_timeout)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8 <> 'off', $8, $9, 'local', $10, $11, $12, $13, $14)
 """
 
 REPLACE = """
 ON CONFLICT (api_key_id, name, version) DO UPDATE
-   SET (description, schema, kind, handler, content, enabled, mode, restore_mode, policy, source_provider,
-        tags, timeout_ms, max_retries, idempotent, retry_on_timeout, updated_at)
-     = (excluded.description, excluded.schema, excluded.kind, excluded.handler, NULL, excluded.enabled,
-        excluded.mode, NULL, excluded.policy, excluded.source_provider, excluded.tags, excluded.timeout_ms,
-        excluded.max_retries, excluded.idempotent, excluded.retry_on_timeout, clock_timestamp())
+   SET (description, schema, kind, handler, content, enabled, mode, restore_mode, policy,
+        source_provider, tags, timeout_ms, max_retries, idempotent, retry_on_timeout, updated_at)
+     = (excluded.description, excluded.schema, excluded.kind, excluded.handler, NULL,
+        excluded.enabled, excluded.mode, NULL, excluded.policy, excluded.source_provider,
+        excluded.tags, excluded.timeout_ms, excluded.max_retries,
+        excluded.idempotent, excluded.retry_on_timeout, clock_timestamp())
 """
 
 # `enabled` alone moves the mode along and remembers what it was; `mode` alone moves `enabled`;
@@ -40,7 +42,8 @@ mode = coalesce($3, CASE
     WHEN mode = 'off' THEN coalesce(restore_mode, 'on')
     ELSE mode END),
 restore_mode = CASE
-    WHEN $3 = 'off' OR ($2 = false AND $3::text IS NULL) THEN coalesce(nullif(mode, 'off'), restore_mode)
+    WHEN $3 = 'off' OR ($2 = false AND $3::text IS NULL)
+        THEN coalesce(nullif(mode, 'off'), restore_mode)
     WHEN $3::text IS NULL AND $2::boolean IS NULL THEN restore_mode
     ELSE NULL END
 """
@@ -58,9 +61,21 @@ async def install(
     try:
         async with transaction(pool) as connection:
             row = await connection.fetchrow(
-                statement, uuid7(), owner, asked.name, asked.version, asked.description, dict(schema),
-                asked.handler_code, asked.mode, asked.policy, list(asked.tags), asked.timeout_ms,
-                asked.max_retries, asked.idempotent, asked.retry_on_timeout,
+                statement,
+                uuid7(),
+                owner,
+                asked.name,
+                asked.version,
+                asked.description,
+                dict(schema),
+                asked.handler_code,
+                asked.mode,
+                asked.policy,
+                list(asked.tags),
+                asked.timeout_ms,
+                asked.max_retries,
+                asked.idempotent,
+                asked.retry_on_timeout,
             )
             await audit(connection, actor, "skill.install", row["id"], {"replace": asked.replace})
     except asyncpg.UniqueViolationError:
@@ -80,18 +95,29 @@ async def update(
         row = await connection.fetchrow(
             f"UPDATE skills SET {SWITCH}, updated_at = clock_timestamp(){columns} "
             f"WHERE id = $1 RETURNING {FIELDS}",
-            skill_id, sent.get("enabled"), sent.get("mode"), *values,
+            skill_id,
+            sent.get("enabled"),
+            sent.get("mode"),
+            *values,
         )
         if row is None:
             raise NotFound(f"Skill not found: {skill_id}")
-        await audit(connection, actor, "skill.update", skill_id, changes.model_dump(mode="json", exclude_unset=True))
+        await audit(
+            connection,
+            actor,
+            "skill.update",
+            skill_id,
+            changes.model_dump(mode="json", exclude_unset=True),
+        )
     return from_row(row)
 
 
 async def remove(pool: "Pool[asyncpg.Record]", skill_id: UUID, actor: str) -> None:
     """Delete the skill; its executions stay. Raises NotFound for an unknown id."""
     async with transaction(pool) as connection:
-        row = await connection.fetchrow("DELETE FROM skills WHERE id = $1 RETURNING name, version", skill_id)
+        row = await connection.fetchrow(
+            "DELETE FROM skills WHERE id = $1 RETURNING name, version", skill_id
+        )
         if row is None:
             raise NotFound(f"Skill not found: {skill_id}")
         await audit(connection, actor, "skill.remove", skill_id, dict(row))
@@ -122,15 +148,26 @@ async def page(
             f"SELECT {FIELDS} FROM skills WHERE {MATCHES} "
             "AND ($4::text IS NULL OR (name, api_key_id, id) > ($4, $5, $6)) "
             "ORDER BY name, api_key_id, id LIMIT $7 OFFSET $8",
-            pattern(q), mode, source, *(after or (None, None, None)), limit, offset,
+            pattern(q),
+            mode,
+            source,
+            *(after or (None, None, None)),
+            limit,
+            offset,
         )
     return [from_row(row) for row in rows]
 
 
-async def count(pool: "Pool[asyncpg.Record]", *, q: str | None, mode: str | None, source: str | None) -> int:
+async def count(
+    pool: "Pool[asyncpg.Record]", *, q: str | None, mode: str | None, source: str | None
+) -> int:
     """Count the skills that ``page`` would go through."""
     async with reaching():
-        return int(await pool.fetchval(f"SELECT count(*) FROM skills WHERE {MATCHES}", pattern(q), mode, source))
+        return int(
+            await pool.fetchval(
+                f"SELECT count(*) FROM skills WHERE {MATCHES}", pattern(q), mode, source
+            )
+        )
 
 
 MATCHES = """
@@ -152,15 +189,23 @@ def newest_first(found: list[Skill]) -> list[Skill]:
     return sorted(found, key=lambda skill: version_key(skill.version), reverse=True)
 
 
-async def audit(connection: Any, actor: str, action: str, target: object, detail: Mapping[str, Any]) -> None:
+async def audit(
+    connection: Any, actor: str, action: str, target: object, detail: Mapping[str, Any]
+) -> None:
     """Write down who did what, in the transaction that did it."""
     await connection.execute(
         "INSERT INTO audit (id, actor, action, target, detail) VALUES ($1, $2, $3, $4, $5)",
-        uuid7(), actor, action, str(target), dict(detail),
+        uuid7(),
+        actor,
+        action,
+        str(target),
+        dict(detail),
     )
 
 
 def from_row(row: Any) -> Skill:
     """Make the value of a row; Postgres has checked its types already."""
     fields = {name: row[name] for name in ROW}
-    return Skill.model_construct(**{**fields, "tags": tuple(row["tags"]), "skill_schema": row["schema"]})
+    return Skill.model_construct(
+        **{**fields, "tags": tuple(row["tags"]), "skill_schema": row["schema"]}
+    )

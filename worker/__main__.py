@@ -17,7 +17,7 @@ def run() -> int:
         configure(settings, "worker")
         uvloop.run(main(settings))
     except SkillfleetError as error:
-        print(f"skillfleet worker: {error.message}", file=sys.stderr)
+        sys.stderr.write(f"skillfleet worker: {error.message}\n")
         return 4 if error.retryable else 2
     return 0
 

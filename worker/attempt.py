@@ -80,7 +80,9 @@ def validated(handler: Handler, input: dict[str, Any]) -> Any:
         ) from None
 
 
-async def bounded(handler: Handler, argument: Any, context: Context, stopping: asyncio.Event) -> Any:
+async def bounded(
+    handler: Handler, argument: Any, context: Context, stopping: asyncio.Event
+) -> Any:
     """Return the handler's value, or cancel it at its deadline or when the worker stops."""
     seconds = context.remaining_s() + (OWN_DEADLINE_GRACE_S if handler.keeps_deadline else 0)
     work = asyncio.ensure_future(called(handler, argument, context))
@@ -143,7 +145,9 @@ async def threaded(handler: Handler, argument: Any, context: Context) -> Any:
         except RuntimeError:  # the loop is closed: nobody waits any more
             log.debug("attempt.thread.late")
 
-    threading.Thread(target=copy_context().run, args=(body,), name=f"handler-{handler.name}", daemon=True).start()
+    threading.Thread(
+        target=copy_context().run, args=(body,), name=f"handler-{handler.name}", daemon=True
+    ).start()
     value, error = await future
     if error is not None:
         raise error
@@ -174,10 +178,15 @@ def judged(value: Any, output_schema: Validator | None, limit: int) -> Outcome:
         try:
             output_schema.check(value)
         except InvalidInput as error:
-            first = error.violations[0] if error.violations else {"pointer": "", "message": error.message}
+            first = (
+                error.violations[0]
+                if error.violations
+                else {"pointer": "", "message": error.message}
+            )
             return failed(
                 ErrorCode.INVALID_OUTPUT,
-                f"The output does not fit the skill's schema: {first['pointer']} {first['message']}",
+                "The output does not fit the skill's schema: "
+                f"{first['pointer']} {first['message']}",
                 output=text.decode(),
             )
     return Outcome(status=Status.SUCCESS, output=text.decode())

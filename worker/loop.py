@@ -9,7 +9,7 @@ Everything that leans on arq's inside is in this module; arq is pinned exactly, 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import structlog
@@ -20,6 +20,9 @@ from redis.asyncio import Redis
 
 from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
+
+if TYPE_CHECKING:
+    from arq.typing import WorkerCoroutine
 
 log = structlog.get_logger(__name__)
 
@@ -40,14 +43,14 @@ class QueueWorker(Worker):
     """Serves one queue with ``slots`` executions at once."""
 
     def __init__(
-        self, redis: "Redis[bytes]", queue: str, slots: int, poll_s: float, execute: Execute
+        self, redis: Redis, queue: str, slots: int, poll_s: float, execute: Execute
     ) -> None:
         async def entry(_: dict[Any, Any], execution_id: str) -> None:
             with structlog.contextvars.bound_contextvars(execution_id=execution_id):
                 await execute(UUID(execution_id))
 
         super().__init__(
-            functions=[func(entry, name=FUNCTION)],
+            functions=[func(cast("WorkerCoroutine", entry), name=FUNCTION)],
             queue_name=queue_key(queue),
             redis_pool=ArqRedis(
                 redis.connection_pool, job_serializer=serialize, job_deserializer=deserialize
@@ -78,7 +81,9 @@ class QueueWorker(Worker):
                     failures = 0
                 except AWAY as error:
                     failures += 1
-                    log.warning("queue.poll.failed", queue=self.queue_name, error=type(error).__name__)
+                    log.warning(
+                        "queue.poll.failed", queue=self.queue_name, error=type(error).__name__
+                    )
                     await asyncio.sleep(backoff(failures))
                     continue
                 await self._woken()
@@ -116,7 +121,7 @@ class QueueWorker(Worker):
         while True:
             try:
                 if self.allow_pick_jobs and self.job_counter < self.max_jobs:
-                    if await self.pool.blpop([self._bell], timeout=1):
+                    if await cast("Awaitable[object]", self.pool.blpop([self._bell], timeout=1)):
                         self._wake.set()
                 else:
                     await asyncio.sleep(0.05)

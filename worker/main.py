@@ -51,7 +51,12 @@ async def main(settings: Settings) -> None:
             asyncio.create_task(sandbox_sweep(room), name="sandbox-sweep"),
         ]
         signals = listen()
-        log.info("worker.ready", worker_id=room.id, queues=settings.worker.queues, handlers=sorted(room.handlers))
+        log.info(
+            "worker.ready",
+            worker_id=room.id,
+            queues=settings.worker.queues,
+            handlers=sorted(room.handlers),
+        )
         try:
             stop = asyncio.ensure_future(signals.acquire())
             done, _ = await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -66,7 +71,7 @@ async def main(settings: Settings) -> None:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> "AsyncIterator[Room]":
-    """Connect, refuse an older schema, announce the handlers; leave nothing behind on the way out."""
+    """Connect, refuse an older schema, announce the handlers; leave nothing behind."""
     found = {
         name: handler
         for name, handler in handlers.load(settings).items()
@@ -110,7 +115,7 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
 
 
 async def drain(room: Room, loops: list[QueueWorker], signals: asyncio.Semaphore) -> None:
-    """Take nothing new, let what runs finish within the grace period, then end or hand back the rest."""
+    """Take nothing new, let what runs finish within the grace period, cut off the rest."""
     log.info("worker.stopping", running=running(loops), grace_ms=room.settings.worker.grace_ms)
     for loop in loops:
         loop.stop_picking()

@@ -53,7 +53,9 @@ def skill(handler: Handler) -> BuiltinSkill | None:
     modes: dict[str, Any] = {"input": "validation", "output": "serialization"}
     return BuiltinSkill(
         schema={
-            side: normalise(model.model_json_schema(by_alias=True, mode=modes[side]) if model else {})
+            side: normalise(
+                model.model_json_schema(by_alias=True, mode=modes[side]) if model else {}
+            )
             for side, model in sides.items()
         },
         policy=handler.policy,

@@ -42,5 +42,7 @@ def failed(code: ErrorCode, message: str, *, output: str | None = None, **more: 
 def public(message: str) -> str:
     """Return a message's first line without host paths, credentials or undue length."""
     line = message.strip().splitlines()[0] if message.strip() else "Skill execution failed"
-    masked = SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    masked = SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)).replace(
+        "\0", "\N{REPLACEMENT CHARACTER}"
+    )
     return masked if len(masked) <= MESSAGE_LENGTH else masked[: MESSAGE_LENGTH - 1] + "…"

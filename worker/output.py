@@ -29,7 +29,11 @@ def to_text(value: Mapping[str, Any]) -> bytes | None:
 def storable(value: Any) -> Any:
     """Replace what Postgres text can't hold: NUL and lone surrogates become U+FFFD."""
     if isinstance(value, str):
-        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return (
+            value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+            .encode("utf-16", "surrogatepass")
+            .decode("utf-16", "replace")
+        )
     if isinstance(value, Mapping):
         return {storable(key): storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -60,5 +64,7 @@ def failure_message(value: Mapping[str, Any]) -> str | None:
     )
     if not shaped:
         return None
-    texts = [value[name] for name in MESSAGES if isinstance(value.get(name), str) and value[name].strip()]
+    texts = [
+        value[name] for name in MESSAGES if isinstance(value.get(name), str) and value[name].strip()
+    ]
     return str(texts[0]) if texts else "Skill execution failed"

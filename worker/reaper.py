@@ -52,7 +52,9 @@ async def sweep(room: Room, *, housekeeping: bool = False) -> None:
             await stale.forget_keys(connection)
             await presence.forget(connection)
     if reaped.again or reaped.ended or expired:
-        log.warning("upkeep.reaped", again=len(reaped.again), ended=len(reaped.ended), expired=len(expired))
+        log.warning(
+            "upkeep.reaped", again=len(reaped.again), ended=len(reaped.ended), expired=len(expired)
+        )
     # After the commit: who is woken must find the new state.
     await publish_finished(room.redis, [*reaped.ended, *expired])
     try:

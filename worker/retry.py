@@ -33,7 +33,11 @@ def decide(claim: Claim, outcome: Outcome, duration_ms: int, *, elsewhere: bool 
     if outcome.nothing_ran and elsewhere and len(claim.attempts) - failures < MAX_HAND_BACKS:
         return again(claim, outcome, duration_ms, "handed_back", ELSEWHERE_S)
     if may_repeat(claim, outcome) and failures < claim.max_retries:
-        wait = backoff(failures + 1) if outcome.retry_after_s is None else max(0.0, outcome.retry_after_s)
+        wait = (
+            backoff(failures + 1)
+            if outcome.retry_after_s is None
+            else max(0.0, outcome.retry_after_s)
+        )
         return again(claim, outcome, duration_ms, "failed", wait)
     return ending(claim, outcome, duration_ms, history(claim, outcome, duration_ms, "failed"))
 
@@ -57,7 +61,9 @@ def backoff(failures: int) -> float:
 def stopped(claim: Claim, duration_ms: int) -> Ending:
     """End an attempt that this worker's shutdown cut short."""
     if claim.idempotent:
-        note = Outcome(status=Status.ERROR, error_message="Handed back: the worker is shutting down")
+        note = Outcome(
+            status=Status.ERROR, error_message="Handed back: the worker is shutting down"
+        )
         return again(claim, note, duration_ms, "handed_back", 0.0)
     lost = Outcome(status=Status.ERROR, error_code=ErrorCode.WORKER_LOST, error_message=LOST)
     return ending(claim, lost, duration_ms, history(claim, lost, duration_ms, "failed"))

@@ -24,7 +24,7 @@ class Room:
     id: str
     settings: Settings
     pool: "Pool[asyncpg.Record]"
-    redis: "Redis[bytes]"
+    redis: Redis
     registry: Registry
     executions: Executions
     queue: Queue

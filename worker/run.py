@@ -73,7 +73,12 @@ async def attempted(room: Room, claim: Claim) -> Outcome:
 
 async def announced(room: Room, claim: Claim, ending: Ending) -> None:
     """Say what became of it: to the waiters, or to the queue for the next attempt."""
-    log.info("execution.finished", status=ending.status, code=ending.error_code, duration_ms=ending.duration_ms)
+    log.info(
+        "execution.finished",
+        status=ending.status,
+        code=ending.error_code,
+        duration_ms=ending.duration_ms,
+    )
     if ending.status is not Status.PENDING:
         await publish_finished(room.redis, [claim.id])
         return

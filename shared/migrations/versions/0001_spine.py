@@ -17,7 +17,10 @@ STATEMENTS = (
         epoch bigint NOT NULL
     )
     """,
-    "INSERT INTO registry_epoch (epoch) VALUES ((extract(epoch FROM clock_timestamp()) * 1000)::bigint)",
+    """
+    INSERT INTO registry_epoch (epoch)
+    VALUES ((extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    """,
     # Never below the clock, so that a restored backup can't repeat an epoch that caches have seen.
     """
     CREATE FUNCTION bump_registry_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -79,7 +82,8 @@ STATEMENTS = (
     """,
     """
     CREATE TRIGGER handlers_epoch AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF
-        version, queue, timeout_ms, max_timeout_ms, timeout_input, max_retries, idempotent, retry_on_timeout
+        version, queue, timeout_ms, max_timeout_ms, timeout_input, max_retries, idempotent,
+        retry_on_timeout
         ON handlers FOR EACH STATEMENT EXECUTE FUNCTION bump_registry_epoch()
     """,
     """
@@ -111,7 +115,8 @@ STATEMENTS = (
     """,
     """
     CREATE TRIGGER api_keys_epoch AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF
-        name, key_hash, scopes, allowed_skills, concurrency_limit, rate_limit, expires_at, revoked_at
+        name, key_hash, scopes, allowed_skills, concurrency_limit, rate_limit, expires_at,
+        revoked_at
         ON api_keys FOR EACH STATEMENT EXECUTE FUNCTION bump_registry_epoch()
     """,
     """
@@ -186,7 +191,10 @@ STATEMENTS = (
         duration_ms integer
     ) PARTITION BY RANGE (id)
     """,
-    "CREATE TABLE skill_executions_default PARTITION OF skill_executions DEFAULT WITH (fillfactor = 70)",
+    """
+    CREATE TABLE skill_executions_default PARTITION OF skill_executions DEFAULT
+        WITH (fillfactor = 70)
+    """,
     # An owner's newest first; a skill's by status, newest first; the rows that still live.
     "CREATE INDEX skill_executions_owner ON skill_executions (api_key_id, id DESC)",
     "CREATE INDEX skill_executions_skill ON skill_executions (skill_id, status, id DESC)",
@@ -195,19 +203,21 @@ STATEMENTS = (
         WHERE status IN ('pending', 'running')
     """,
     """
-    CREATE FUNCTION make_execution_partitions(months_ahead integer) RETURNS void LANGUAGE plpgsql AS $$
+    CREATE FUNCTION make_execution_partitions(months_ahead integer) RETURNS void
+    LANGUAGE plpgsql AS $$
     DECLARE
-        month timestamptz;
+        month timestamp;  -- in UTC, as the ids are
         name text;
     BEGIN
         FOR step IN 0..months_ahead LOOP
-            month := date_trunc('month', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + make_interval(months => step);
-            name := 'skill_executions_' || to_char(month AT TIME ZONE 'UTC', 'YYYY_MM');
+            month := date_trunc('month', now() AT TIME ZONE 'UTC') + make_interval(months => step);
+            name := 'skill_executions_' || to_char(month, 'YYYY_MM');
             IF to_regclass(name) IS NULL THEN
                 EXECUTE format(
-                    'CREATE TABLE %I PARTITION OF skill_executions FOR VALUES FROM (%L) TO (%L) WITH (fillfactor = 70)',
-                    name, execution_id_floor(month),
-                    execution_id_floor((month AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC')
+                    'CREATE TABLE %I PARTITION OF skill_executions FOR VALUES FROM (%L) TO (%L) '
+                    'WITH (fillfactor = 70)',
+                    name, execution_id_floor(month AT TIME ZONE 'UTC'),
+                    execution_id_floor((month + interval '1 month') AT TIME ZONE 'UTC')
                 );
             END IF;
         END LOOP;
@@ -215,8 +225,10 @@ STATEMENTS = (
     """,
     # The smallest UUIDv7 of a moment: RFC 9562, 5.7, 48 bits of Unix milliseconds first.
     """
-    CREATE FUNCTION execution_id_floor(moment timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
-        SELECT (lpad(to_hex((extract(epoch FROM moment) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+    CREATE FUNCTION execution_id_floor(moment timestamptz) RETURNS uuid
+    LANGUAGE sql IMMUTABLE AS $$
+        SELECT (lpad(to_hex(greatest((extract(epoch FROM moment) * 1000)::bigint, 0)), 12, '0')
+                || repeat('0', 20))::uuid
     $$
     """,
     "SELECT make_execution_partitions(3)",
