@@ -236,7 +236,8 @@ class Dispatcher:
         self, ended: asyncio.Event, execution_id: UUID, owner: str | None, seconds: float
     ) -> Execution | None:
         """Wait for the event and read the row; None when neither event nor end came in time."""
-        end = asyncio.get_running_loop().time() + min(seconds, WAIT_MAX_S)
+        most = 0.0 if self._hurried else WAIT_MAX_S
+        end = asyncio.get_running_loop().time() + min(seconds, most)
         execution = None
         while await happens(ended, end - asyncio.get_running_loop().time()):
             ended.clear()

@@ -16,12 +16,26 @@ Result = TypeVar("Result")
 MAX_ROWS = 1000
 """Rows a statement: past this the research found no gain and callers wait longer."""
 
+MAX_BYTES = 16 * 1_048_576
+"""Bytes a statement, by the rows' own word: a thousand large outputs at once would not fit."""
+
+ROW_FAULTS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""What is the fault of one row, not of the statement: its neighbours must not suffer."""
+
 
 class Batcher(Generic[Row, Result]):
-    """Collects rows for ``flush``, which answers with one result a row, in order."""
+    """Collects rows for ``flush``, which answers with one result a row, in order.
 
-    def __init__(self, flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result]]]) -> None:
+    ``size`` tells the bytes of a row, where rows may be large.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result]]],
+        size: Callable[[Row], int] = lambda _: 0,
+    ) -> None:
         self._flush = flush
+        self._size = size
         self._rows: list[tuple[Row, asyncio.Future[Result]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -41,15 +55,28 @@ class Batcher(Generic[Row, Result]):
     async def _run(self) -> None:
         try:
             while self._rows:
-                taken, self._rows = self._rows[:MAX_ROWS], self._rows[MAX_ROWS:]
+                count = self._fitting()
+                taken, self._rows = self._rows[:count], self._rows[count:]
                 await self._answer(taken)
         finally:
             self._running = None
+            # Only a cancellation leaves rows here; nobody may wait for them for ever.
+            left, self._rows = self._rows, []
+            fail(left, asyncio.CancelledError())
+
+    def _fitting(self) -> int:
+        """Count the rows that go together: at least one."""
+        weight = 0
+        for count, (row, _) in enumerate(self._rows[:MAX_ROWS]):
+            weight += self._size(row)
+            if count and weight > MAX_BYTES:
+                return count
+        return min(len(self._rows), MAX_ROWS)
 
     async def _answer(self, taken: list[tuple[Row, "asyncio.Future[Result]"]]) -> None:
         try:
             results = await self._flush([row for row, _ in taken])
-        except asyncpg.DataError as error:
+        except ROW_FAULTS as error:
             # One row that Postgres can't store must not fail its neighbours: halve until alone.
             if len(taken) == 1:
                 fail(taken, error)
@@ -71,4 +98,7 @@ def fail(taken: "list[tuple[Row, asyncio.Future[Result]]]", error: BaseException
     """Give every waiting caller the error."""
     for _, future in taken:
         if not future.done():
-            future.set_exception(error)
+            if isinstance(error, asyncio.CancelledError):
+                future.cancel()
+            else:
+                future.set_exception(error)

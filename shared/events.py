@@ -56,6 +56,10 @@ class Waiters:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """Wake everybody; whose execution has not ended may go on waiting."""
         self._wake(list(self._waiting))
 
     @contextmanager

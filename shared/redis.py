@@ -39,6 +39,10 @@ FINISHED_CHANNEL = f"{PREFIX}finished"
 REGISTRY_CHANNEL = f"{PREFIX}registry:epoch"
 """The newest epoch, after a write."""
 
+QUIET_S = 2.0
+MAX_SILENT = 2
+"""After each quiet spell a ping; as many without an answer and the connection counts as dead."""
+
 Message = Callable[[str, str], Awaitable[None]]
 State = Callable[[bool], Awaitable[None]]
 
@@ -124,8 +128,12 @@ class Listener:
         async with self._redis.pubsub() as pubsub:
             await pubsub.subscribe(*self._messages)
             waiting = len(self._messages)
+            silent = 0
             while True:
-                message: dict[str, Any] | None = await pubsub.get_message(timeout=4)
+                message: dict[str, Any] | None = await pubsub.get_message(timeout=QUIET_S)
+                silent = silent + 1 if message is None else 0
+                if silent > MAX_SILENT:
+                    raise ConnectionError("the subscription does not answer")
                 if message is None:
                     await pubsub.ping()
                 elif message["type"] == "subscribe":

@@ -3,7 +3,7 @@
 Statements only; the worker's upkeep says when. All go by the index of live rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -34,13 +34,16 @@ RETURNING e.id
 """
 
 # A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
-# row is gone too. Hand-backs and lost workers count against the budget only when an attempt failed.
+# row is gone too. A worker also names rows ($2) that it does not hold ($3): claimed by a statement
+# whose answer never came. Hand-backs do not count against the budget, failed attempts do.
 LOST = f"""
 WITH gone AS (
     SELECT id FROM skill_executions e
-     WHERE status = 'running' AND NOT EXISTS (
-        SELECT FROM workers w WHERE w.id = e.worker_id AND w.stopped_at IS NULL
-           AND w.heartbeat_at > clock_timestamp() - $1 * interval '1 second')
+     WHERE status = 'running' AND CASE WHEN $2::text IS NULL THEN NOT EXISTS (
+             SELECT FROM workers w WHERE w.id = e.worker_id AND w.stopped_at IS NULL
+                AND w.heartbeat_at > clock_timestamp() - $1 * interval '1 second')
+         ELSE worker_id = $2 AND NOT id = ANY($3::uuid[])
+              AND started_at < clock_timestamp() - $1 * interval '1 second' END
      ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
@@ -88,9 +91,17 @@ async def expire(connection: Any) -> list[UUID]:
     return [row["id"] for row in await connection.fetch(EXPIRE)]
 
 
-async def reap(connection: Any, lost_after_s: float) -> Reaped:
-    """Take the running rows of workers without a heartbeat: retry the idempotent, end the rest."""
-    rows = await connection.fetch(LOST, lost_after_s)
+async def reap(
+    connection: Any,
+    lost_after_s: float,
+    worker_id: str | None = None,
+    held: Collection[UUID] = (),
+) -> Reaped:
+    """Take the running rows of workers without a heartbeat: retry the idempotent, end the rest.
+
+    With ``worker_id``: those of that worker which it does not hold, claimed so long ago.
+    """
+    rows = await connection.fetch(LOST, lost_after_s, worker_id, list(held))
     again = [row for row in rows if row["status"] == "pending"]
     return Reaped(
         [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in again],

@@ -18,7 +18,7 @@ from shared.settings import Settings
 from shared.validators import Validators
 from worker import handlers, reaper
 from worker.loop import QueueWorker
-from worker.offer import beat, offers
+from worker.offer import beat, me, offers
 from worker.room import Room
 from worker.run import run_execution
 from worker.sandbox.run import Sandbox
@@ -101,6 +101,8 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
             await room.registry.changed()
         if "sandbox" in settings.worker.queues:
             await sandbox.start()
+        # Before the first claim: a running row of a worker without presence is taken for lost.
+        await presence.beat(pool, me(room, 0))
         try:
             yield room
         finally:

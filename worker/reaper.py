@@ -34,6 +34,7 @@ async def keep(room: Room) -> None:
     while True:
         await asyncio.sleep(room.settings.worker.sweep_ms / 1000)
         try:
+            await disown(room)
             await sweep(room, housekeeping=number % HOUSEKEEPING_ROUNDS == 0)
         except Exception as error:
             log.warning("upkeep.failed", error=type(error).__name__, exc_info=True)
@@ -51,15 +52,29 @@ async def sweep(room: Room, *, housekeeping: bool = False) -> None:
         if housekeeping:
             await stale.forget_keys(connection)
             await presence.forget(connection)
+    await told(room, reaped, expired)
+    try:
+        await ring(room)
+    except AWAY as error:
+        log.warning("upkeep.redis.away", error=type(error).__name__)
+
+
+async def disown(room: Room) -> None:
+    """Give back what this worker claimed without learning of it, each worker for itself."""
+    lost_after_s = room.settings.worker.lost_after_ms / 1000
+    async with transaction(room.pool) as connection:
+        reaped = await stale.reap(connection, lost_after_s, room.id, room.held)
+    await told(room, reaped, [])
+
+
+async def told(room: Room, reaped: stale.Reaped, expired: list[UUID]) -> None:
+    """Say what became of rows, once it is committed: who is woken must find the new state."""
     if reaped.again or reaped.ended or expired:
-        log.warning(
-            "upkeep.reaped", again=len(reaped.again), ended=len(reaped.ended), expired=len(expired)
-        )
-    # After the commit: who is woken must find the new state.
+        counts = {"again": len(reaped.again), "ended": len(reaped.ended), "expired": len(expired)}
+        log.warning("upkeep.reaped", **counts)
     await publish_finished(room.redis, [*reaped.ended, *expired])
     try:
         await room.queue.put(reaped.again)
-        await ring(room)
     except AWAY as error:
         log.warning("upkeep.redis.away", error=type(error).__name__)
 

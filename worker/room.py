@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import asyncpg
 from redis.asyncio import Redis
@@ -19,7 +20,11 @@ from worker.sandbox.run import Sandbox
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A worker's parts. ``stopping`` is set when attempts must end now."""
+    """A worker's parts. ``stopping`` is set when attempts must end now.
+
+    ``held`` are the executions this process is about to claim or runs: a running row that names
+    this worker and is not among them was claimed by a statement whose answer got lost.
+    """
 
     id: str
     settings: Settings
@@ -32,3 +37,4 @@ class Room:
     handlers: Mapping[str, Handler]
     sandbox: Sandbox
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    held: set[UUID] = field(default_factory=set)

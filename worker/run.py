@@ -4,20 +4,22 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import asyncpg
 import structlog
 
 from shared import presence
 from shared.db import LOST
-from shared.errors import Unavailable
+from shared.errors import ErrorCode, Unavailable
 from shared.events import publish_finished
 from shared.executions import Claim, Ending
 from shared.queue import Entry
 from shared.redis import AWAY
+from shared.registry import Snapshot
 from shared.schemas import Validator
 from shared.states import Status
 from worker import attempt, retry
 from worker.context import Context
-from worker.outcome import Outcome
+from worker.outcome import Outcome, failed
 from worker.room import Room
 from worker.workspace import Workspace
 
@@ -26,17 +28,34 @@ log = structlog.get_logger(__name__)
 
 async def run_execution(room: Room, execution_id: UUID) -> None:
     """Run the execution if it is there to be had; whoever else has the entry runs nothing."""
-    if not (await room.registry.snapshot()).settings.skills_enabled:
+    snapshot = await room.registry.snapshot()
+    if not snapshot.settings.skills_enabled:
         log.debug("run.switched_off")  # the sweep rings again once the switch is on
         return
-    claim = await room.executions.claim(execution_id, room.id)
-    if claim is None:
-        log.debug("run.not_ours")
+    if execution_id in room.held:
+        log.debug("run.here_already")
         return
+    room.held.add(execution_id)
+    try:
+        claim = await room.executions.claim(execution_id, room.id)
+        if claim is None:
+            log.debug("run.not_ours")
+            return
+        await run_claim(room, claim, snapshot)
+    finally:
+        room.held.discard(execution_id)
+
+
+async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> None:
+    """Attempt, finish, announce. From here on the row is ours: whatever happens, it ends."""
     structlog.contextvars.bind_contextvars(skill=claim.skill_name, attempt=claim.attempt)
     log.info("execution.started", handler=claim.handler)
     began = asyncio.get_running_loop().time()
-    outcome = await attempted(room, claim)
+    try:
+        outcome = await attempted(room, claim, snapshot)
+    except Exception:
+        log.exception("attempt.broken")
+        outcome = failed(ErrorCode.INTERNAL, "The worker failed while it ran this execution")
     duration_ms = round((asyncio.get_running_loop().time() - began) * 1000)
     elsewhere = outcome.nothing_ran and await another_can(room, claim)
     ending = retry.decide(claim, outcome, duration_ms, elsewhere=elsewhere)
@@ -46,10 +65,9 @@ async def run_execution(room: Room, execution_id: UUID) -> None:
         log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
 
 
-async def attempted(room: Room, claim: Claim) -> Outcome:
+async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
     """Run the attempt under its limit: the row's, else the run-time setting's."""
     handler = room.handlers[claim.handler]
-    snapshot = await room.registry.snapshot()
     limit_ms = claim.timeout_ms or snapshot.settings.execution_timeout_ms
     skill = snapshot.by_id.get(claim.skill_id)
     schema: Validator | None = room.validators.of(skill, "output") if skill else None
@@ -89,6 +107,19 @@ async def announced(room: Room, claim: Claim, ending: Ending) -> None:
         log.warning("queue.ring.failed", error=type(error).__name__)  # the sweep rings
 
 
+def unstorable(ending: Ending) -> Ending:
+    """Return an ending for a row whose own Postgres would not take."""
+    return Ending(
+        id=ending.id,
+        attempt=ending.attempt,
+        worker_id=ending.worker_id,
+        status=Status.ERROR,
+        error_code=ErrorCode.INTERNAL,
+        error_message="The result could not be stored",
+        duration_ms=ending.duration_ms,
+    )
+
+
 async def another_can(room: Room, claim: Claim) -> bool:
     """Tell whether another live worker offers the handler and has what was missing here."""
     try:
@@ -117,6 +148,11 @@ async def finished(room: Room, ending: Ending) -> bool:
             log.warning("finish.waiting", error=type(error.__cause__).__name__)
             if room.stopping.is_set():
                 raise  # the row stays ours until another worker reaps it
+        except asyncpg.PostgresError:
+            if ending.status is Status.ERROR and ending.output is None:
+                raise
+            log.exception("finish.refused")
+            ending = unstorable(ending)
         repeated = True
         await asyncio.sleep(delay)
         delay = min(delay * 2, 2.0)
