@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.announce import HandlerInfo
-from shared.errors import InvalidInput
 from shared.live import LiveSettings
 from shared.models import Skill, SubmitRequest
 from shared.schemas import compiled
@@ -58,11 +57,7 @@ def repeatable(info: HandlerInfo, input: dict[str, Any]) -> bool:
     """Tell whether running this input twice does no harm, by the handler's own word."""
     if isinstance(info.idempotent, bool):
         return info.idempotent
-    try:
-        compiled(info.idempotent).check(input)
-    except InvalidInput:
-        return False
-    return True
+    return compiled(info.idempotent).matches(input)
 
 
 def first(*values: Any) -> Any:

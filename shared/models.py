@@ -14,11 +14,13 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
 from shared.states import TERMINAL, Status
+from shared.versions import split
 
 SYSTEM = "system"
 """The owner whose skills every key sees."""
@@ -119,6 +121,14 @@ class SkillInstall(Model):
     idempotent: bool | None = None
     retry_on_timeout: bool | None = None
     replace: bool = False
+
+    @field_validator("name")
+    @classmethod
+    def unambiguous(cls, name: str) -> str:
+        """Refuse a name whose end reads as a version: nobody could ask for it by name."""
+        if split(name)[1] is not None:
+            raise ValueError("a name can't end in @ and a version; send the version as `version`")
+        return name
 
 
 class SkillUpdate(Model):
