@@ -40,16 +40,16 @@ TARGET_MS = 25.0
 """The budget of a warm direct call over REST, median, commits included."""
 
 
-async def main(calls: int, as_json: bool) -> None:
+def main(calls: int, as_json: bool) -> None:
     """Measure the three ways alternately on one set of servers and print them."""
-    with services() as found, tempfile.TemporaryDirectory() as folder:
-        databases = await asyncio.to_thread(Databases, found.database_url)
-        url = await databases.create()
+    with services(durable=True) as found, tempfile.TemporaryDirectory() as folder:
+        databases = Databases(found.database_url)
+        url = asyncio.run(databases.create())
         try:
-            figures = await measured(url, found.redis_url, Path(folder), calls)
+            figures = asyncio.run(measured(url, found.redis_url, Path(folder), calls))
         finally:
-            await databases.drop(url)
-            await asyncio.to_thread(databases.close)
+            asyncio.run(databases.drop(url))
+            databases.close()
     report = {
         "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, "
         f"Python {platform.python_version()}",
@@ -163,4 +163,4 @@ if __name__ == "__main__":
     parser.add_argument("--calls", type=int, default=500, help="calls of each way")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    asyncio.run(main(arguments.calls, arguments.json))
+    main(arguments.calls, arguments.json)
