@@ -5,7 +5,7 @@ from typing import Any
 
 from shared.announce import HandlerInfo
 from shared.live import LiveSettings
-from shared.models import Skill, SubmitRequest
+from shared.models import MAX_TIMEOUT_MS, Skill, SubmitRequest
 from shared.schemas import compiled
 
 
@@ -50,7 +50,9 @@ def timeout(request: SubmitRequest, skill: Skill, info: HandlerInfo | None) -> i
 def from_input(info: HandlerInfo | None, input: dict[str, Any]) -> int | None:
     """Return the limit that the input itself states, for handlers that have such a field."""
     value = input.get(info.timeout_input) if info and info.timeout_input else None
-    return value if isinstance(value, int) else None
+    # JSON knows one kind of number: 1000.0 is a whole one too.
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
+    return max(1, min(int(value), MAX_TIMEOUT_MS)) if whole and value is not None else None
 
 
 def repeatable(info: HandlerInfo, input: dict[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 from uuid_utils.compat import uuid7
 
 from dispatcher.caller import Caller
@@ -39,6 +39,9 @@ def check(skill: Skill, input: dict[str, Any], validators: Validators, limit: in
         text = to_json(input)
     except PydanticSerializationError as error:
         raise InvalidInput("The input can't be written as JSON", [whole(str(error))]) from None
+    if (b"NaN" in text or b"Infinity" in text) and not finite(text):
+        violation = whole("NaN and Infinity are not JSON")
+        raise InvalidInput("The input is not valid", [violation])
     if len(text) > limit:
         raise PayloadTooLarge(
             f"The input is {len(text)} bytes, the limit is {limit} (SKILLS_MAX_INPUT_BYTES)"
@@ -120,6 +123,15 @@ def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Executi
 def whole(message: str) -> dict[str, str]:
     """Return a violation of the input as a whole."""
     return {"pointer": "", "message": message}
+
+
+def finite(text: bytes) -> bool:
+    """Tell whether a JSON text holds proper numbers only; its writer would let others through."""
+    try:
+        from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def holds_nul(value: Any) -> bool:

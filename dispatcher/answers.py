@@ -1,0 +1,148 @@
+"""The answers of the REST interface: what is sent, what is documented, what clients read."""
+
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
+
+from pydantic import AwareDatetime, Field
+
+from shared.models import Execution, Model, Scope, Skill, Text
+
+T = TypeVar("T")
+
+
+class Warned(Model):
+    """Something that worked, with something the caller should know."""
+
+    code: str
+    message: str
+
+
+class ExecutionAnswer(Model):
+    """One execution; ``warnings`` only where there are any."""
+
+    execution: Execution
+    warnings: list[Warned] | None = None
+
+
+class SkillAnswer(Model):
+    """One skill."""
+
+    skill: Skill
+
+
+class InstallAnswer(Model):
+    """A skill that was just installed."""
+
+    success: Literal[True] = True
+    id: str
+    skill: Skill
+
+
+class SkillVersions(Model):
+    """The versions of a skill that an owner sees, highest first."""
+
+    name: str
+    data: list[Skill]
+
+
+class Done(Model):
+    """It is done."""
+
+    success: Literal[True] = True
+
+
+class Removed(Done):
+    """It is done; ``removed`` says how many went."""
+
+    removed: int
+
+
+class Page(Model, Generic[T]):
+    """A part of a list.
+
+    ``total`` and ``totalPages`` are counted only when ``page`` or ``count=true`` was asked for;
+    ``nextCursor`` leads to what follows, null at the end.
+    """
+
+    data: list[T]
+    total: int | None = None
+    page: int | None = None
+    limit: int
+    total_pages: int | None = None
+    next_cursor: str | None = None
+
+
+class ExecutionPage(Page[Execution]):
+    """Executions, newest first."""
+
+
+class SkillPage(Page[Skill]):
+    """Skills by name."""
+
+
+class ApiKey(Model):
+    """An API key without the key: ``id`` is the owner of what is done with it."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    allowed_skills: list[str] | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class ApiKeyMade(ApiKey):
+    """A key that was just made; ``key`` is shown this once."""
+
+    key: str
+
+
+class ApiKeyPage(Page[ApiKey]):
+    """API keys, newest first."""
+
+
+class ApiKeyCreate(Model):
+    """The body of ``POST /api/skills/keys``; ``allowedSkills`` null or absent means all."""
+
+    name: Text
+    scopes: list[Scope] = Field(min_length=1, max_length=16)
+    allowed_skills: list[Text] | None = Field(None, max_length=1000)
+    expires_at: AwareDatetime | None = None
+
+
+class Health(Model):
+    """The process lives."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Model):
+    """Requests can be taken; without Redis they are kept and run later."""
+
+    status: Literal["ok"] = "ok"
+    postgres: Literal["ok"] = "ok"
+    redis: Literal["ok", "degraded"]
+
+
+class Violation(Model):
+    """One thing that is wrong: ``pointer`` (RFC 6901) says where, ``in`` of which part."""
+
+    pointer: str
+    message: str
+    where: str | None = Field(None, alias="in")
+
+
+class Problem(Model):
+    """An error as RFC 9457 has it, with ``error`` (the detail again) and ``code``."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    error: str
+    code: str
+    violations: list[Violation] | None = None
+    known_handlers: list[str] | None = None

@@ -1,0 +1,1 @@
+"""The REST interface, a module for each thing it is about."""

@@ -1,0 +1,128 @@
+"""The twin of the async client, for code without an event loop.
+
+::
+
+    with SyncClient("http://localhost:20128", api_key) as client:
+        execution = client.submit("file_read", {"path": "a.txt"})
+
+It does what ``Client`` does, method by method, with the same errors.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+import httpx
+
+from dispatcher import calls
+from dispatcher.answers import ExecutionPage
+from dispatcher.client import TIMEOUT_S
+from shared.models import Execution, Skill
+
+
+class SyncClient:
+    """A connection pool to one dispatcher, with one credential.
+
+    ``timeout_s`` is for connecting, writing, and reading beyond the wait that was asked for.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            transport=transport,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        """Use it; leaving closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(
+        self,
+        skill_name: str | None = None,
+        input: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        wait_s: float | None = None,
+        **fields: Any,
+    ) -> Execution:
+        """Execute a skill and return the execution, finished if it ended within the wait.
+
+        ``wait_s`` None waits for its time limit and five seconds, 0 not at all; 120 s at most.
+        ``fields`` are those of SubmitRequest: ``skill_id`` instead of the name, ``api_key_id``,
+        ``session_id``, ``timeout_ms``, ``priority``, …
+        """
+        return calls.execution(
+            self._do(calls.submit(skill_name, input, idempotency_key, wait_s, fields))
+        )
+
+    def wait(self, execution_id: UUID | str, seconds: float) -> Execution:
+        """Return the execution as soon as it has ended, or as it stands after ``seconds``."""
+        end = time.monotonic() + seconds
+        while True:
+            left = max(0.0, end - time.monotonic())
+            found = calls.execution(self._do(calls.get(execution_id, left)))
+            if found.finished or left <= calls.WAIT_MAX_S:
+                return found
+
+    def get(self, execution_id: UUID | str) -> Execution:
+        """Return the execution as it stands; raise NotFound when there is none for this caller."""
+        return calls.execution(self._do(calls.get(execution_id)))
+
+    def list(self, **filters: Any) -> ExecutionPage:
+        """Return a page of executions, newest first.
+
+        ``filters``: ``api_key_id``, ``skill_id``, ``skill_name``, ``status``, ``session_id``,
+        ``since``, ``until``, ``limit``, ``page``, ``cursor`` (``next_cursor`` of the page before).
+        """
+        return calls.executions(self._do(calls.page(filters)))
+
+    def count(self, **filters: Any) -> int:
+        """Count executions; ``filters`` as for ``list``."""
+        found = self._do(calls.page({**filters, "limit": 1, "count": True}))
+        return int(found["total"])
+
+    def versions(self, name: str, api_key_id: str | None = None) -> Sequence[Skill]:
+        """Return a skill's versions that an owner sees, highest first; needs the scope manage."""
+        return calls.skills(self._do(calls.versions(name, api_key_id)))
+
+    def unregister(
+        self, name: str, version: str | None = None, api_key_id: str | None = None
+    ) -> int:
+        """Remove an owner's skill, one version or all; return how many went. Needs manage."""
+        return int((self._do(calls.unregister(name, version, api_key_id)))["removed"])
+
+    def install(self, body: Mapping[str, Any] | None = None, **fields: Any) -> Skill:
+        """Install a skill, of the wire's ``body`` or SkillInstall's ``fields``. Needs manage."""
+        return calls.skill(self._do(calls.install(body, fields)))
+
+    def _do(self, call: calls.Call) -> dict[str, Any]:
+        try:
+            response = self._http.request(**call.arguments(self._timeout_s))
+        except httpx.HTTPError as error:
+            raise calls.unreachable(self._http.base_url, error) from error
+        return calls.read(response)
