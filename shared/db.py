@@ -17,12 +17,14 @@ LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.CannotConnectNowError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.ReadOnlySQLTransactionError,
     OSError,
     TimeoutError,
 )
-"""What asyncpg raises when the server is away, going away or full."""
+"""What asyncpg raises when the server is away, going away, full, failing over or contended."""
 
 ACQUIRE_TIMEOUT_S = 10.0
 

@@ -14,6 +14,7 @@ import asyncpg
 
 from shared.batcher import Batcher
 from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching
+from shared.errors import InvalidInput
 from shared.states import Status
 
 
@@ -228,13 +229,24 @@ class Executions:
         """``offered`` are the handlers of this process: only their executions are claimed."""
         self._pool = pool
         self._offered = list(offered)
-        self._creates = Batcher(self._create)
+        self._creates = Batcher(self._create, lambda row: len(row.input))
+        self._holders = Batcher(self._find_holders)
         self._claims = Batcher(self._claim)
-        self._finishes = Batcher(self._finish)
+        self._finishes = Batcher(self._finish, lambda row: len(row.output or ""))
 
     async def create(self, new: NewExecution) -> Created | Existing:
-        """Commit a pending row; or say whose idempotency key it is. Raises Unavailable."""
-        return await self._creates.submit(new)
+        """Commit a pending row; or say whose idempotency key it is.
+
+        Raises Unavailable, and InvalidInput for a value that Postgres can't hold.
+        """
+        try:
+            while True:
+                made = await self._creates.submit(new) or await self._holders.submit(new)
+                if made is not None:
+                    return made
+                # The key's time ran out in between, and it was deleted: it is ours to take now.
+        except asyncpg.DataError as error:
+            raise InvalidInput("A value of the request can't be stored") from error
 
     async def claim(self, execution_id: UUID, worker_id: str) -> Claim | None:
         """Take a runnable row for this worker; None when it is not there to be had."""
@@ -246,24 +258,23 @@ class Executions:
 
     async def drain(self) -> None:
         """Wait until every write handed in is answered."""
-        for batcher in (self._creates, self._claims, self._finishes):
-            await batcher.drain()
+        await self._creates.drain()
+        await self._claims.drain()
+        await self._finishes.drain()
 
-    async def _create(self, rows: Sequence[NewExecution]) -> list[Created | Existing]:
+    async def _create(self, rows: Sequence[NewExecution]) -> list[Created | None]:
         columns = list(zip(*map(astuple, rows), strict=True))
         keyed = any(row.key is not None for row in rows)
         arguments = columns if keyed else columns[:WIDTH]
         made = await self._fetch(CREATE_KEYED if keyed else CREATE, *arguments)
         created = {row["id"]: Created(row["created_at"]) for row in made}
-        late = [row for row in rows if row.id not in created]
-        holders = await self._holders(late) if late else {}
-        return [created.get(row.id) or holders[row.api_key_id, row.key] for row in rows]
+        return [created.get(row.id) for row in rows]
 
-    async def _holders(
-        self, rows: Sequence[NewExecution]
-    ) -> dict[tuple[str, str | None], Existing]:
+    # A statement of its own: the insert's snapshot does not see the row that it ran into.
+    async def _find_holders(self, rows: Sequence[NewExecution]) -> list[Existing | None]:
         found = await self._fetch(KEY_HOLDERS, [r.api_key_id for r in rows], [r.key for r in rows])
-        return {(r["owner"], r["key"]): Existing(r["execution_id"], r["digest"]) for r in found}
+        held = {(r["owner"], r["key"]): Existing(r["execution_id"], r["digest"]) for r in found}
+        return [held.get((row.api_key_id, row.key)) for row in rows]
 
     async def _claim(self, rows: Sequence[tuple[UUID, str]]) -> list[Claim | None]:
         asked = dict(reversed(rows))

@@ -5,15 +5,15 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import asyncpg
 from uuid_utils.compat import uuid7
 
 from shared.db import Pool, reaching, transaction
 from shared.errors import InvalidInput
+from shared.models import Scope
 
-Scope = Literal["manage", "read:skills", "write:skills", "execute:skills", "approve:executions"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 PREFIX = "sfk_"

@@ -51,6 +51,9 @@ async def put(pool: "Pool[asyncpg.Record]", changes: Mapping[str, Any], actor: s
     Raises InvalidInput, with a violation for each field, and stores nothing then.
     """
     known = {to_camel(name) for name in LiveSettings.model_fields}
+    secrets = {to_camel(name) for name in SECRETS}
+    # A secret comes back from readers as its mask; that is not a new one.
+    changes = {k: v for k, v in changes.items() if not (k in secrets and v == MASK)}
     try:
         LiveSettings.model_validate(
             {k: v for k, v in changes.items() if v is not None or k not in known}, by_name=False

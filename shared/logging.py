@@ -7,7 +7,7 @@ the lines of libraries included.
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -40,7 +40,12 @@ def configure(settings: Settings, room: str) -> None:
         settings.log.format == "auto" and sys.stderr.isatty()
     )
     renderer: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [
+            # Plain traces, made before the mask: the pretty ones show the values of variables.
+            structlog.processors.format_exc_info,
+            mask,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ]
         if pretty
         else [
             structlog.processors.format_exc_info,
@@ -81,10 +86,23 @@ def add_room(room: str) -> Any:
 
 
 def mask(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace values whose name, or whose text, looks like a credential."""
+    """Replace values whose name, or whose text, looks like a credential, however deep."""
     for name, value in event.items():
-        if value is not None and SECRET_NAME.search(name):
-            event[name] = MASK
-        elif isinstance(value, str):
-            event[name] = SECRET_TEXT.sub(MASK, value)
+        if not name.startswith("_"):  # the library's own, such as the record
+            event[name] = masked(value, name)
     return event
+
+
+def masked(value: Any, name: object = "") -> Any:
+    """Return a value as it may be logged under a name."""
+    if value is not None and SECRET_NAME.search(str(name)):
+        return MASK
+    if isinstance(value, str):
+        return SECRET_TEXT.sub(MASK, value)
+    if isinstance(value, Mapping):
+        return {key: masked(item, key) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item) for item in value]
+    if isinstance(value, BaseException):
+        return SECRET_TEXT.sub(MASK, f"{type(value).__name__}: {value}")
+    return value

@@ -6,6 +6,7 @@ is first an expansion that old programs can live with.
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 
@@ -43,14 +44,25 @@ async def upgrade(url: str) -> str:
             await connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
             await connection.commit()
             try:
-                await connection.run_sync(run_revisions)
-                await connection.commit()
+                # A newer program may have been here already; its schema serves us too.
+                if (found := await connection.run_sync(revision) or "") < needed():
+                    await connection.run_sync(run_revisions)
+                    await connection.commit()
+                    found = needed()
             finally:
                 await connection.execute(text(f"SELECT pg_advisory_unlock({LOCK})"))
                 await connection.commit()
     finally:
         await engine.dispose()
-    return needed()
+    return found
+
+
+def revision(connection: Any) -> str | None:
+    """Return the database's revision, on a synchronous connection; None when there is none."""
+    from alembic.migration import MigrationContext
+
+    found: str | None = MigrationContext.configure(connection).get_current_revision()
+    return found
 
 
 def run_revisions(connection: object) -> None:

@@ -33,6 +33,8 @@ Policy = Literal["auto", "manual", "hybrid"]
 Priority = Literal["high", "normal", "low"]
 Queue = Literal["direct", "sandbox"]
 Source = Literal["skillsmp", "skillssh", "local"]
+Scope = Literal["manage", "read:skills", "write:skills", "execute:skills", "approve:executions"]
+"""What an API key may be good for; ``manage`` has all of it."""
 
 NAME = r"^@?[A-Za-z0-9_][A-Za-z0-9_.@/-]{0,98}$"
 VERSION = r"^[0-9]+\.[0-9]+\.[0-9]+$"

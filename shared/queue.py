@@ -7,7 +7,7 @@ worker left behind never stands in its way. The entry's body names the execution
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -31,13 +31,13 @@ HEAD_START_MS = {"high": 3_600_000, "normal": 1_800_000, "low": 0}
 """A lower score goes first: a priority is a head start on the clock, and nothing starves."""
 
 # KEYS: queue, bell, then one body key an entry. ARGV: body TTL base, bell TTL, then per entry
-# id, score, body, milliseconds until due. An entry that exists already is left as it is.
+# id, score, body, milliseconds until due. An entry that is in the set already is left as it is.
 ENQUEUE = """
 local added = 0
 for i = 3, #KEYS do
   local a = 3 + (i - 3) * 4
-  if redis.call('SET', KEYS[i], ARGV[a + 2], 'NX', 'PX', ARGV[1] + ARGV[a + 3]) then
-    redis.call('ZADD', KEYS[1], ARGV[a + 1], ARGV[a])
+  if redis.call('ZADD', KEYS[1], 'NX', ARGV[a + 1], ARGV[a]) == 1 then
+    redis.call('SET', KEYS[i], ARGV[a + 2], 'PX', ARGV[1] + ARGV[a + 3])
     if tonumber(ARGV[a + 3]) == 0 then
       redis.call('LPUSH', KEYS[2], '1')
     end
@@ -73,11 +73,21 @@ def serialize(value: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(value, enc_hook=str)
 
 
+class Job(TypedDict):
+    """What arq's workers read of an entry's body: try, function, arguments, enqueue time (ms)."""
+
+    t: int | None
+    f: str
+    a: list[Any]
+    k: dict[str, Any]
+    et: int
+
+
 def deserialize(data: bytes) -> dict[str, Any]:
-    """Decode an arq job; raise DeserializationError, unread, for anything but msgpack."""
+    """Decode an arq job; raise DeserializationError, unread, for anything but msgpack of a job."""
     try:
-        return msgspec.msgpack.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return dict(msgspec.msgpack.decode(data, type=Job))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeserializationError("not a msgpack job; refused unread") from error
 
 
@@ -96,21 +106,23 @@ class Queue:
         return added
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries whose body is not in Redis."""
+        """Return the entries that are not in their queue."""
         if not entries:
             return []
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
-            pipeline.exists(job_key_prefix + entry.id)
+            pipeline.zscore(queue_key(entry.queue), entry.id)
         there = await pipeline.execute()
-        return [entry for entry, found in zip(entries, there, strict=True) if not found]
+        return [entry for entry, score in zip(entries, there, strict=True) if score is None]
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
         now = timestamp_ms()
         keys = [queue_key(name), bell_key(name)]
         arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS]
         for entry in entries:
-            due = now if entry.due_at is None else max(now, to_unix_ms(entry.due_at))
+            # A millisecond late rather than early: the row has its time in microseconds, and an
+            # entry that comes before it is dropped.
+            due = now if entry.due_at is None else max(now, to_unix_ms(entry.due_at) + 1)
             # Scores of entries that are due already may lie in the past; later ones never earlier.
             score = due - HEAD_START_MS[entry.priority] if due == now else due
             body = serialize_job(

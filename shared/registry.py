@@ -38,20 +38,24 @@ from shared.redis import (
 log = structlog.get_logger(__name__)
 
 FOLLOW_S = 2.0
-"""How long to wait for another process that is loading, before loading oneself."""
+"""How long to wait for Redis, or for another process that is loading, before loading oneself."""
+
+POLL_S = 0.01
 
 HANDLER_INFO = TypeAdapter(HandlerInfo)
 
-# Never replace a newer snapshot by an older one: two loaders may overlap a write.
+# Never replace a newer snapshot by an older one: two loaders may overlap a write. What begins with
+# no epoch, or would stay for ever, is not ours and goes.
 STORE = """
 local there = redis.call('GET', KEYS[1])
-if there and tonumber(string.match(there, '^%d+')) > tonumber(string.match(ARGV[1], '^%d+')) then
+local epoch = there and redis.call('PTTL', KEYS[1]) > 0 and tonumber(string.match(there, '^%d+'))
+if epoch and epoch > tonumber(string.match(ARGV[1], '^%d+')) then
   return 0
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-RELEASE = (
+DELETE = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
 
@@ -114,15 +118,16 @@ class Registry:
         self._pool = pool
         self._redis = redis
         self._store_script = redis.register_script(STORE)
-        self._release_script = redis.register_script(RELEASE)
+        self._delete_script = redis.register_script(DELETE)
         self._snapshot: Snapshot | None = None
         self._fresh_until = 0.0
         self._newest = 0
-        self._can_trust = False
+        self._hearing = False
+        self._spell = 0
         self._trusting = False
         self._load: asyncio.Task[None] | None = None
         listener.on(REGISTRY_CHANNEL, self._heard)
-        listener.on_state(self._hearing)
+        listener.on_state(self._state)
 
     async def snapshot(self) -> Snapshot:
         """Return a snapshot no older than the newest write this process can know of."""
@@ -130,10 +135,11 @@ class Registry:
             now = asyncio.get_running_loop().time()
             held = self._snapshot
             if not self._trusting:
-                hearing = self._can_trust
+                spell = self._spell
                 self._newest = max(self._newest, await self.epoch())
                 if held and held.epoch >= self._newest:
-                    self._trusting = hearing and self._can_trust
+                    # Only if we have heard everything since before the epoch was read.
+                    self._trusting = self._hearing and spell == self._spell
                     return held
             elif held and held.epoch >= self._newest and now < self._fresh_until:
                 return held
@@ -169,9 +175,10 @@ class Registry:
         if text.isdecimal():
             self._newest = max(self._newest, int(text))
 
-    async def _hearing(self, hearing: bool) -> None:
+    async def _state(self, hearing: bool) -> None:
         # What was published while we were deaf is gone: the next use asks Postgres once.
-        self._can_trust = hearing
+        self._hearing = hearing
+        self._spell += 1
         self._trusting = False
 
     async def _flight(self) -> None:
@@ -187,26 +194,38 @@ class Registry:
     async def _fetch(self) -> None:
         token = secrets.token_hex(8)
         try:
-            if await self._take():
-                return
-            ours = await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS)
-            if not ours and await self._follow():
-                return
-            await self._read(store=True)
+            async with asyncio.timeout(FOLLOW_S):
+                if await self._turn(token):
+                    return
         except AWAY as error:
             log.warning("registry.redis.away", error=type(error).__name__)
-            await self._read(store=False)
-        else:
-            await self._release(token)
-
-    async def _release(self, token: str) -> None:
+        encoded = None
         try:
-            await self._release_script(keys=[REGISTRY_LOCK], args=[token])
-        except AWAY:
-            log.debug("registry.lock.left")  # its TTL frees it
+            encoded = await self._read()
+        finally:
+            await self._share(encoded, token)
 
-    async def _take(self) -> bool:
-        """Use the snapshot in Redis when it is new enough."""
+    async def _share(self, encoded: bytes | None, token: str) -> None:
+        """Give the fleet what was loaded, if anything, and free the lock."""
+        try:
+            async with asyncio.timeout(FOLLOW_S):
+                if encoded is not None:
+                    await self._store_script(keys=[REGISTRY], args=[encoded, REGISTRY_TTL_MS])
+                await self._delete_script(keys=[REGISTRY_LOCK], args=[token])
+        except AWAY as error:
+            log.debug("registry.not_shared", error=type(error).__name__)  # its TTL frees the lock
+
+    async def _turn(self, token: str) -> bool:
+        """Take what another process loads; False once the lock, and so the loading, is ours."""
+        while not await self._take():
+            if await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS):
+                # Who had the lock may have stored a snapshot since we looked.
+                return await self._take(lock=token)
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def _take(self, lock: str | None = None) -> bool:
+        """Use the snapshot in Redis when it is new enough; then a lock of ours is given back."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(REGISTRY)
         pipeline.pttl(REGISTRY)
@@ -217,28 +236,25 @@ class Registry:
             snapshot = decode(data)
         except (ValueError, msgspec.MsgspecError) as error:
             log.warning("registry.snapshot.refused", error=type(error).__name__)
+            await self._delete_script(keys=[REGISTRY], args=[data])
             return False
         if snapshot.epoch < self._newest:
             return False
         self._keep(snapshot, left_ms / 1000)
+        if lock is not None:
+            await self._delete_script(keys=[REGISTRY_LOCK], args=[lock])
         return True
 
-    async def _follow(self) -> bool:
-        """Wait for the process that loads; False when nothing came of it."""
-        end = asyncio.get_running_loop().time() + FOLLOW_S
-        while asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.01)
-            if await self._take():
-                return True
-            if not await self._redis.exists(REGISTRY_LOCK):
-                return await self._take()
-        return False
-
-    async def _read(self, *, store: bool) -> None:
+    async def _read(self) -> bytes:
+        """Load from Postgres; return the form for Redis."""
+        heard = self._newest
         snapshot, encoded = await load(self._pool)
         self._keep(snapshot, REGISTRY_TTL_MS / 1000)
-        if store:
-            await self._store_script(keys=[REGISTRY], args=[encoded, REGISTRY_TTL_MS])
+        if snapshot.epoch < heard == self._newest:
+            # Postgres has the last word: a backup was put back, or a message lied.
+            log.warning("registry.epoch.back", heard=heard, found=snapshot.epoch)
+            self._newest = snapshot.epoch
+        return encoded
 
     def _keep(self, snapshot: Snapshot, seconds: float) -> None:
         self._snapshot = snapshot

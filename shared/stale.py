@@ -33,6 +33,8 @@ UPDATE skill_executions e
 RETURNING e.id
 """
 
+WAITING_FOR = f"SELECT handler FROM skill_executions WHERE id = $1 AND {RUNNABLE}"
+
 # A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
 # row is gone too. A worker also names rows ($2) that it does not hold ($3): claimed by a statement
 # whose answer never came. Hand-backs do not count against the budget, failed attempts do.
@@ -54,6 +56,7 @@ UPDATE skill_executions e
        attempts = e.attempts || jsonb_build_object(
            'attempt', e.attempt, 'outcome', 'failed', 'errorCode', 'worker_lost',
            'errorMessage', 'The worker that ran this execution was lost', 'workerId', e.worker_id,
+           'durationMs', (extract(epoch FROM clock_timestamp() - e.started_at) * 1000)::integer,
            'startedAt', {MOMENT.format("e.started_at")},
            'finishedAt', {MOMENT.format("clock_timestamp()")}),
        started_at = CASE WHEN again THEN NULL ELSE e.started_at END,
@@ -86,6 +89,12 @@ async def waiting(
     return [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in rows]
 
 
+async def waiting_for(connection: Any, execution_id: UUID) -> str | None:
+    """Return the handler that a runnable row waits for; None when the row is not runnable."""
+    handler: str | None = await connection.fetchval(WAITING_FOR, execution_id)
+    return handler
+
+
 async def expire(connection: Any) -> list[UUID]:
     """End the pending rows whose time is over; return their ids."""
     return [row["id"] for row in await connection.fetch(EXPIRE)]
@@ -112,3 +121,10 @@ async def reap(
 async def forget_keys(connection: Any) -> None:
     """Delete idempotency keys that have expired."""
     await connection.execute("DELETE FROM execution_keys WHERE expires_at <= clock_timestamp()")
+
+
+async def add_partitions(connection: Any) -> None:
+    """Make the coming months' partitions, so that no row of theirs needs the default one."""
+    # It waits for every reader of the table, and every later reader waits for it: not for long.
+    await connection.execute("SET LOCAL lock_timeout = '1s'")
+    await connection.execute("SELECT make_execution_partitions(3)")

@@ -10,13 +10,14 @@ from typing import Any
 
 import structlog
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from shared.errors import ErrorCode, ExecutionFailed, ExecutionTimedOut, InvalidInput, Retry
 from shared.schemas import Validator
 from shared.states import Status
 from worker.context import Context
 from worker.handlers import Handler
-from worker.outcome import Outcome, failed
+from worker.outcome import Outcome, failed, public
 from worker.output import failure_message, to_text, too_large
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,8 @@ CANCEL_GRACE_S = 1.0
 
 OWN_DEADLINE_GRACE_S = 10.0
 """How much later a handler that keeps its own deadline is cut off: it has to stop a container."""
+
+UNWRITABLE = "The handler's output can't be written as JSON"
 
 TRANSIENT = (ConnectionError, TimeoutError)
 """Failures of a handler that a second try may not meet."""
@@ -43,6 +46,8 @@ async def run(
         argument = validated(handler, input)
         value = await bounded(handler, argument, context, stopping)
         return judged(value, output_schema, context.settings.max.output_bytes)
+    except Unfit as error:
+        return failed(ErrorCode.INVALID_INPUT, str(error))
     except Stopped:
         return Outcome(status=Status.ERROR, stopped=True)
     except ExecutionTimedOut as error:
@@ -56,14 +61,18 @@ async def run(
         return refused(error, context.settings.max.output_bytes)
     except TRANSIENT as error:
         log.warning("attempt.transient", exc_info=True)
-        return failed(ErrorCode.HANDLER_FAILED, named(error), retryable=True)
+        return failed(ErrorCode.HANDLER_FAILED, public(named(error)), retryable=True)
     except Exception as error:
         log.warning("attempt.failed", exc_info=True)
-        return failed(ErrorCode.HANDLER_FAILED, named(error))
+        return failed(ErrorCode.HANDLER_FAILED, public(named(error)))
 
 
 class Stopped(Exception):
     """This worker stops; the attempt was cut short."""
+
+
+class Unfit(Exception):
+    """The handler's own model refuses the input."""
 
 
 def validated(handler: Handler, input: dict[str, Any]) -> Any:
@@ -75,9 +84,7 @@ def validated(handler: Handler, input: dict[str, Any]) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = "".join(f"/{part}" for part in first["loc"])
-        raise ExecutionFailed(
-            f"The handler refuses the input: {where} {first['msg']}", code=ErrorCode.INVALID_INPUT
-        ) from None
+        raise Unfit(f"The handler refuses the input: {where} {public(first['msg'])}") from None
 
 
 async def bounded(
@@ -90,7 +97,7 @@ async def bounded(
     try:
         await asyncio.wait({work, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
-            return work.result()
+            return finished(work)
         ended = await cancelled(work)
         if stop.done():
             raise Stopped
@@ -101,6 +108,13 @@ async def bounded(
     finally:
         stop.cancel()
         work.cancel()
+
+
+def finished(work: "asyncio.Future[Any]") -> Any:
+    """Return what the handler returned, or raise what it raised."""
+    if work.cancelled():  # not by us: whoever cancels an attempt does not come here
+        raise ExecutionFailed("The handler was cancelled from inside")
+    return work.result()
 
 
 async def cancelled(work: "asyncio.Future[Any]") -> BaseException | None:
@@ -119,9 +133,15 @@ async def called(handler: Handler, argument: Any, context: Context) -> Any:
     try:
         if inspect.iscoroutinefunction(handler.call):
             return await handler.call(argument, context)
-        return await threaded(handler, argument, context)
-    except (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit) as error:
-        # Any of these would end the worker's loop, or be lost on the way through a future.
+        value = await threaded(handler, argument, context)
+        # A plain function around a coroutine, such as a decorator makes one.
+        return await value if inspect.isawaitable(value) else value
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        # SystemExit and its like would end the worker; StopIteration can't pass through a future.
         raise ExecutionFailed(f"The handler raised {type(error).__name__}") from error
 
 
@@ -157,14 +177,17 @@ async def threaded(handler: Handler, argument: Any, context: Context) -> Any:
 def judged(value: Any, output_schema: Validator | None, limit: int) -> Outcome:
     """Turn what the handler returned into success or, by its shape, failure."""
     if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True)
+        try:
+            value = value.model_dump(mode="json", by_alias=True)
+        except PydanticSerializationError:
+            return failed(ErrorCode.INVALID_OUTPUT, UNWRITABLE)
     if not isinstance(value, Mapping):
         return failed(
             ErrorCode.INVALID_OUTPUT, f"The handler returned {type(value).__name__}, not an object"
         )
     text = to_text(value)
     if text is None:
-        return failed(ErrorCode.INVALID_OUTPUT, "The handler's output can't be written as JSON")
+        return failed(ErrorCode.INVALID_OUTPUT, UNWRITABLE)
     if len(text) > limit:
         return failed(
             ErrorCode.OUTPUT_TOO_LARGE,
@@ -173,10 +196,10 @@ def judged(value: Any, output_schema: Validator | None, limit: int) -> Outcome:
         )
     message = failure_message(value)
     if message is not None:
-        return failed(ErrorCode.HANDLER_FAILED, message, output=text.decode())
+        return failed(ErrorCode.HANDLER_FAILED, public(message), output=text.decode())
     if output_schema is not None:
         try:
-            output_schema.check(value)
+            output_schema.check(from_json(text))  # what is stored, not what it was made from
         except InvalidInput as error:
             first = (
                 error.violations[0]
@@ -198,7 +221,7 @@ def refused(error: ExecutionFailed, limit: int) -> Outcome:
         log.info("attempt.refused", code=error.code, exc_info=error.__cause__)
     outcome = failed(
         error.code,
-        error.message,
+        public(error.message),
         output=kept(error.output, limit),
         retryable=error.retryable,
         nothing_ran=error.nothing_ran,
@@ -220,4 +243,8 @@ def kept(output: Mapping[str, Any] | None, limit: int) -> str | None:
 
 def named(error: Exception) -> str:
     """Return a foreign exception's text, led by its type."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # its own __str__ fails, and must not take the attempt's end with it
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

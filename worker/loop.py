@@ -3,7 +3,8 @@
 Everything that leans on arq's inside is in this module; arq is pinned exactly, and
 ``tests/contracts`` fails when what is used here changes:
 ``main``, ``_poll_iteration``, ``_pool``, ``heart_beat``, ``tasks``, ``job_counter``, ``max_jobs``,
-``allow_pick_jobs``, ``in_progress_timeout_s``, ``_release_sem_dec_counter_on_complete``.
+``allow_pick_jobs``, ``in_progress_timeout_s``, ``start_jobs``, ``RetryJob``, ``Retry``,
+``_release_sem_dec_counter_on_complete``.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from uuid import UUID
 import structlog
 from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix
-from arq.worker import Worker, func
+from arq.worker import Retry, RetryJob, Worker, func
 from redis.asyncio import Redis
 
 from shared.queue import FUNCTION, deserialize, serialize
@@ -36,7 +37,11 @@ READ_LIMIT = 10_000
 BACKSTOP_S = 25 * 3600
 """arq's own time limit: above the longest that we allow, since ours records what happened."""
 
-Execute = Callable[[UUID], Awaitable[None]]
+PASS_ON_S = (0.05, 0.25)
+"""How long an entry that only another worker can run rests, so that this one does not spin."""
+
+Execute = Callable[[UUID], Awaitable[bool]]
+"""Runs an execution; False when the entry is for another worker."""
 
 
 class QueueWorker(Worker):
@@ -46,8 +51,11 @@ class QueueWorker(Worker):
         self, redis: Redis, queue: str, slots: int, poll_s: float, execute: Execute
     ) -> None:
         async def entry(_: dict[Any, Any], execution_id: str) -> None:
+            if not self.allow_pick_jobs:
+                raise RetryJob  # picked while the stop came: another worker's, still queued
             with structlog.contextvars.bound_contextvars(execution_id=execution_id):
-                await execute(UUID(execution_id))
+                if not await execute(UUID(execution_id)):
+                    raise Retry(defer=random.uniform(*PASS_ON_S))  # noqa: S311  # no secret
 
         super().__init__(
             functions=[func(cast("WorkerCoroutine", entry), name=FUNCTION)],
@@ -79,10 +87,14 @@ class QueueWorker(Worker):
                 try:
                     await self._poll_iteration()
                     failures = 0
-                except AWAY as error:
+                except Exception as error:
+                    # Whatever one entry or one answer of Redis brings, the worker lives on.
                     failures += 1
                     log.warning(
-                        "queue.poll.failed", queue=self.queue_name, error=type(error).__name__
+                        "queue.poll.failed",
+                        queue=self.queue_name,
+                        error=type(error).__name__,
+                        exc_info=not isinstance(error, AWAY),
                     )
                     await asyncio.sleep(backoff(failures))
                     continue
@@ -90,6 +102,15 @@ class QueueWorker(Worker):
         finally:
             ears.cancel()
             await asyncio.gather(ears, return_exceptions=True)
+
+    async def start_jobs(self, job_ids: list[bytes]) -> None:
+        """Start all but what runs here already, which would cost three round trips each."""
+        running = {job_id.encode() for job_id, task in self.tasks.items() if not task.done()}
+        alien = [job_id for job_id in job_ids if not job_id.isascii()]
+        if alien:
+            log.warning("queue.alien_ids", queue=self.queue_name, count=len(alien))
+            await self.pool.zrem(self.queue_name, *alien)
+        await super().start_jobs([i for i in job_ids if i not in running and i.isascii()])
 
     def stop_picking(self) -> None:
         """Take nothing new; what runs goes on."""

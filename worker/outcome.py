@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shared.errors import ErrorCode
 from shared.logging import SECRET_TEXT
 from shared.states import Status
+from worker.output import storable
 
 MESSAGE_LENGTH = 500
 """Characters of an error message that callers see; the log has the rest."""
@@ -33,16 +34,19 @@ class Outcome:
 
 
 def failed(code: ErrorCode, message: str, *, output: str | None = None, **more: bool) -> Outcome:
-    """Return an ``error`` outcome with the message as a caller may read it."""
+    """Return an ``error`` outcome. A message that is not our own goes through ``public`` first."""
     return Outcome(
-        status=Status.ERROR, error_code=code, error_message=public(message), output=output, **more
+        status=Status.ERROR, error_code=code, error_message=cut(message), output=output, **more
     )
 
 
 def public(message: str) -> str:
     """Return a message's first line without host paths, credentials or undue length."""
-    line = message.strip().splitlines()[0] if message.strip() else "Skill execution failed"
-    masked = SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)).replace(
-        "\0", "\N{REPLACEMENT CHARACTER}"
-    )
-    return masked if len(masked) <= MESSAGE_LENGTH else masked[: MESSAGE_LENGTH - 1] + "…"
+    line = cut(message.strip().splitlines()[0] if message.strip() else "Skill execution failed")
+    return cut(SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)))
+
+
+def cut(message: str) -> str:
+    """Return a message as Postgres can hold it, in MESSAGE_LENGTH characters."""
+    text: str = storable(message)
+    return text if len(text) <= MESSAGE_LENGTH else text[: MESSAGE_LENGTH - 1] + "…"

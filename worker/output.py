@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 PREVIEW_CHARS = 2000
 """Characters of an oversized output that are kept to look at."""
@@ -22,7 +22,8 @@ def to_text(value: Mapping[str, Any]) -> bytes | None:
         except (PydanticSerializationError, ValueError, RecursionError):
             return None
     if b"\\u0000" in text:
-        return to_json(storable(value), inf_nan_mode="null")
+        # From the text, not the value: a NUL may hide in a model or a dataclass.
+        return to_json(storable(from_json(text)))
     return text
 
 

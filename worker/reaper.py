@@ -57,6 +57,15 @@ async def sweep(room: Room, *, housekeeping: bool = False) -> None:
         await ring(room)
     except AWAY as error:
         log.warning("upkeep.redis.away", error=type(error).__name__)
+    if housekeeping:
+        await grow(room)
+
+
+async def grow(room: Room) -> None:
+    """Make the partitions of the coming months; in its own transaction, which may fail."""
+    async with transaction(room.pool) as connection:
+        if await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK):
+            await stale.add_partitions(connection)
 
 
 async def disown(room: Room) -> None:

@@ -14,6 +14,9 @@ BACKOFF_CAP_S = 60.0
 ELSEWHERE_S = 0.5
 """How long an execution that could not start here waits, so that another worker takes it."""
 
+LONGEST_WAIT_S = 86_400.0
+"""The longest wait that a handler may ask for with ``Retry(after_s=…)``."""
+
 MAX_HAND_BACKS = 20
 """Times an execution may be handed on before it ends where it is."""
 
@@ -33,11 +36,8 @@ def decide(claim: Claim, outcome: Outcome, duration_ms: int, *, elsewhere: bool 
     if outcome.nothing_ran and elsewhere and len(claim.attempts) - failures < MAX_HAND_BACKS:
         return again(claim, outcome, duration_ms, "handed_back", ELSEWHERE_S)
     if may_repeat(claim, outcome) and failures < claim.max_retries:
-        wait = (
-            backoff(failures + 1)
-            if outcome.retry_after_s is None
-            else max(0.0, outcome.retry_after_s)
-        )
+        asked = outcome.retry_after_s
+        wait = backoff(failures + 1) if asked is None else min(max(0.0, asked), LONGEST_WAIT_S)
         return again(claim, outcome, duration_ms, "failed", wait)
     return ending(claim, outcome, duration_ms, history(claim, outcome, duration_ms, "failed"))
 

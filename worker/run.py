@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from shared import presence
+from shared import presence, stale
 from shared.db import LOST
 from shared.errors import ErrorCode, Unavailable
 from shared.events import publish_finished
@@ -26,22 +26,26 @@ from worker.workspace import Workspace
 log = structlog.get_logger(__name__)
 
 
-async def run_execution(room: Room, execution_id: UUID) -> None:
-    """Run the execution if it is there to be had; whoever else has the entry runs nothing."""
+async def run_execution(room: Room, execution_id: UUID) -> bool:
+    """Run the execution if it is there to be had; whoever else has the entry runs nothing.
+
+    False when the entry should stay queued, for another worker that offers the handler.
+    """
     snapshot = await room.registry.snapshot()
     if not snapshot.settings.skills_enabled:
         log.debug("run.switched_off")  # the sweep rings again once the switch is on
-        return
+        return True
     if execution_id in room.held:
         log.debug("run.here_already")
-        return
+        return True
     room.held.add(execution_id)
     try:
         claim = await room.executions.claim(execution_id, room.id)
         if claim is None:
             log.debug("run.not_ours")
-            return
+            return not await for_another(room, execution_id)
         await run_claim(room, claim, snapshot)
+        return True
     finally:
         room.held.discard(execution_id)
 
@@ -60,6 +64,7 @@ async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> None:
     elsewhere = outcome.nothing_ran and await another_can(room, claim)
     ending = retry.decide(claim, outcome, duration_ms, elsewhere=elsewhere)
     if await finished(room, ending):
+        room.held.discard(claim.id)  # the next attempt may be rung for and picked up here
         await announced(room, claim, ending)
     else:
         log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
@@ -118,6 +123,17 @@ def unstorable(ending: Ending) -> Ending:
         error_message="The result could not be stored",
         duration_ms=ending.duration_ms,
     )
+
+
+async def for_another(room: Room, execution_id: UUID) -> bool:
+    """Tell whether the row waits for a handler that is not ours but a live worker's."""
+    try:
+        handler = await stale.waiting_for(room.pool, execution_id)
+        if handler is None or handler in room.handlers:
+            return False
+        return any(handler in row["handlers"] for row in await presence.live(room.pool))
+    except LOST:
+        return False
 
 
 async def another_can(room: Room, claim: Claim) -> bool:

@@ -80,11 +80,16 @@ STATEMENTS = (
         announced_at timestamptz NOT NULL DEFAULT clock_timestamp()
     )
     """,
+    # By row: an announcement that changes nothing fires triggers by statement all the same.
     """
-    CREATE TRIGGER handlers_epoch AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF
+    CREATE TRIGGER handlers_epoch AFTER INSERT OR DELETE OR UPDATE OF
         version, queue, timeout_ms, max_timeout_ms, timeout_input, max_retries, idempotent,
         retry_on_timeout
-        ON handlers FOR EACH STATEMENT EXECUTE FUNCTION bump_registry_epoch()
+        ON handlers FOR EACH ROW EXECUTE FUNCTION bump_registry_epoch()
+    """,
+    """
+    CREATE TRIGGER handlers_truncate_epoch AFTER TRUNCATE ON handlers
+        FOR EACH STATEMENT EXECUTE FUNCTION bump_registry_epoch()
     """,
     """
     CREATE TABLE settings (
@@ -223,12 +228,14 @@ STATEMENTS = (
         END LOOP;
     END $$
     """,
-    # The smallest UUIDv7 of a moment: RFC 9562, 5.7, 48 bits of Unix milliseconds first.
+    # The smallest UUIDv7 of a moment: RFC 9562, 5.7, 48 bits of Unix milliseconds first. Moments
+    # outside 1970 to 9999, the infinite ones too, count as the nearest inside.
     """
     CREATE FUNCTION execution_id_floor(moment timestamptz) RETURNS uuid
     LANGUAGE sql IMMUTABLE AS $$
-        SELECT (lpad(to_hex(greatest((extract(epoch FROM moment) * 1000)::bigint, 0)), 12, '0')
-                || repeat('0', 20))::uuid
+        SELECT (lpad(to_hex((extract(epoch FROM greatest(
+                    least(moment, to_timestamp(253402300799)), to_timestamp(0)
+                )) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
     $$
     """,
     "SELECT make_execution_partitions(3)",
