@@ -136,12 +136,10 @@ async def called(handler: Handler, argument: Any, context: Context) -> Any:
         value = await threaded(handler, argument, context)
         # A plain function around a coroutine, such as a decorator makes one.
         return await value if inspect.isawaitable(value) else value
-    except asyncio.CancelledError:
+    except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            raise
-        # SystemExit and its like would end the worker; StopIteration can't pass through a future.
+        # SystemExit and its like would end the worker.
         raise ExecutionFailed(f"The handler raised {type(error).__name__}") from error
 
 

@@ -33,6 +33,7 @@ SANDBOX_SWEEP_S = 5.0
 
 async def main(settings: Settings) -> None:
     """Work until SIGTERM or SIGINT; a second signal cuts the grace period short."""
+    signals = listen()  # first: a signal that comes while we start must not kill us half-way
     async with opened(settings) as room:
         loops = [
             QueueWorker(
@@ -50,7 +51,6 @@ async def main(settings: Settings) -> None:
             asyncio.create_task(reaper.keep(room), name="upkeep"),
             asyncio.create_task(sandbox_sweep(room), name="sandbox-sweep"),
         ]
-        signals = listen()
         log.info(
             "worker.ready",
             worker_id=room.id,

@@ -42,7 +42,8 @@ def failed(code: ErrorCode, message: str, *, output: str | None = None, **more: 
 
 def public(message: str) -> str:
     """Return a message's first line without host paths, credentials or undue length."""
-    line = cut(message.strip().splitlines()[0] if message.strip() else "Skill execution failed")
+    lines = message.strip().splitlines() or ["Skill execution failed"]
+    line = cut(lines[0].rstrip())
     return cut(SECRET_TEXT.sub("********", HOST_PATH.sub("<path>", line)))
 
 

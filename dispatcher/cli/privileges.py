@@ -13,13 +13,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# <linux/prctl.h>, <linux/capability.h>
+# <linux/prctl.h>, <linux/capability.h>, <linux/securebits.h>
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS = 28
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 CAP_DAC_OVERRIDE = 1
 CAPABILITY_VERSION_3 = 0x20080522
+SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 UNPRIVILEGED = "nobody"
 
@@ -82,11 +84,13 @@ def become(account: Account, libc: ctypes.CDLL | None) -> None:
     """Change to the account for good, keeping only the right to reach files."""
     if libc is not None:
         libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        # or access(2), by which Postgres looks for its programs, would not count capabilities
+        libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)
     if libc is not None:
-        # where root lacks the capability these two fail, and paths open to all still work
+        # where root itself lacks the capability these fail, and paths open to all still work
         bit = 1 << CAP_DAC_OVERRIDE
         libc.capset(ctypes.byref(Header(CAPABILITY_VERSION_3, 0)), (Data * 2)(Data(bit, bit, bit)))
         libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0)

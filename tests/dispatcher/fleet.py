@@ -117,13 +117,14 @@ class Fleet:
         assert await doors.finish(ending)
         await publish_finished(self.dispatcher.redis, [claim.id])
 
-    async def pending(self) -> UUID:
+    async def pending(self, deadline_s: float = 20) -> UUID:
         """Wait for an execution that is pending; return its id."""
         return await until(
             lambda: self.dispatcher.pool.fetchval(
                 "SELECT id FROM skill_executions WHERE status = 'pending' ORDER BY id LIMIT 1"
             ),
             "a pending execution",
+            deadline_s=deadline_s,
         )
 
     async def rows(self) -> int:

@@ -84,7 +84,7 @@ async def test_the_same_key_with_another_request_is_a_conflict(fleet: Fleet) -> 
 
 async def test_request_identity_and_tool_call_id_are_a_key_together(fleet: Fleet) -> None:
     await fleet.install()
-    call = {"requestIdentity": "r-1", "toolCallId": "t-1"}
+    call: dict[str, Any] = {"requestIdentity": "r-1", "toolCallId": "t-1"}
     first = await fleet.submit(**call)
     assert (await fleet.submit(**call))["id"] == first["id"]
     assert (await fleet.submit(**{**call, "toolCallId": "t-2"}))["id"] != first["id"]

@@ -71,9 +71,7 @@ async def test_a_key_is_shown_once_works_and_is_gone_after_its_revocation(fleet:
         {"name": "x", "scopes": ["manage"], "expiresAt": "tomorrow"},
     ],
 )
-async def test_a_key_that_could_not_be_used_is_not_made(
-    fleet: Fleet, body: dict[str, Any]
-) -> None:
+async def test_a_key_that_could_not_be_used_is_not_made(fleet: Fleet, body: dict[str, Any]) -> None:
     assert (await fleet.api.post(KEYS, json=body)).status_code == 422
     assert (await fleet.api.get(KEYS)).json()["data"] == []
 

@@ -68,7 +68,17 @@ async def test_page_and_cursor_do_not_go_together(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{}", b"[]", b"[1]", b'["x"]', b'["a","b","c"]', b'["a\\u0000","b",""]', b"\xff", b"null"],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"[1]",
+        b'["x"]',
+        b'["a","b","c"]',
+        b'["a\\u0000","b",""]',
+        b"\xff",
+        b"null",
+    ],
 )
 @pytest.mark.parametrize("path", [EXECUTIONS, SKILLS, f"{SKILLS}/keys"])
 async def test_a_cursor_of_somebody_elses_making_is_refused_or_harmless(

@@ -315,10 +315,12 @@ def tolerate(error: EngineError, *answers: int) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Shorten a connection error to its cause."""
-    cause: BaseException = error
-    while cause.__context__ is not None and not isinstance(cause, OSError):
-        cause = cause.__context__
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return str(error) or type(error).__name__
+    """Shorten a connection error to its cause, without paths of the host."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__context__ is not None:
+        chain.append(chain[-1].__context__)
+    told = [cause.strerror for cause in chain if isinstance(cause, OSError) and cause.strerror]
+    if told:
+        return told[0]
+    inner = chain[1] if len(chain) > 1 else error
+    return str(inner) or type(inner).__name__

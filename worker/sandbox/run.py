@@ -30,6 +30,9 @@ from worker.sandbox.spec import APP, LABEL, Labels, SandboxConfig, create_body, 
 RETIRE_S = 5.0
 """How long a run waits for the removal of its container; it goes on without the run."""
 
+LOOK_AGAIN_S = (0.1, 0.3, 1.0)
+"""When to look again for a container whose create failed: the engine may still be at it."""
+
 CLOSE_S = 15.0
 """How long ``close`` waits for the containers of this worker to go."""
 
@@ -252,10 +255,14 @@ class Sandbox:
             if lease.creating is None:
                 return
             await asyncio.wait({lease.creating})
-            lease.creating.exception()  # it was raised in _fill, unless that was cancelled
+            failure = lease.creating.exception()
+            unsure = isinstance(failure, EngineError) and failure.answer is None
             if not lease.ended:
                 await self._engine.unthrottle(lease.name)
-            await self._engine.remove(lease.name)
+            for pause_s in LOOK_AGAIN_S:
+                if await self._engine.remove(lease.name) or not unsure:
+                    break
+                await asyncio.sleep(pause_s)
         except EngineError as error:
             log.warning("sandbox.remove_failed", name=lease.name, reason=str(error))
         finally:
@@ -264,8 +271,10 @@ class Sandbox:
 
     async def _remove_own(self) -> None:
         """Remove what this worker's labels still find."""
+        if self._engine.state == "unknown":
+            return  # never used
         if self._engine.state != "ready":
-            return
+            await self._engine.connect()
         wanted = {f"{LABEL}fleet": self._fleet, f"{LABEL}worker": self._worker}
         for container in await self._engine.containers(wanted):
             await self._engine.remove(container["Id"])
