@@ -86,8 +86,6 @@ async def test_a_hundred_executions_are_claimed_once_each_by_two_workers_that_ra
         ]
         found = await asyncio.gather(*(rivals[w].claim(i, w) for w, i in asked))
     got = [claim for claim in found if claim is not None]
-    # A row that was locked by the other's claim at that moment may have been passed over by both
-    # of one worker's calls, never taken twice.
     assert len({claim.id for claim in got}) == len(got)
     assert {claim.attempt for claim in got} == {1}
     for claim in got:

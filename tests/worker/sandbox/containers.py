@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,9 +20,13 @@ FAST = SandboxConfig(cpuLimit=1000)
 """A whole CPU: the tests are about endings, not about a tenth of one."""
 
 
+ENV = dict(os.environ)
+"""As it was: tests point DOCKER_HOST at engines that can be cut."""
+
+
 def docker(*args: str, input: bytes | None = None) -> str:
     """Run the docker command; raise with its words when it fails."""
-    done = subprocess.run(["docker", *args], capture_output=True, input=input, check=False)
+    done = subprocess.run(["docker", *args], capture_output=True, input=input, check=False, env=ENV)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 
@@ -41,6 +46,17 @@ async def container_of(execution: UUID) -> dict[str, Any]:
         return seen if seen and seen["State"]["Running"] else None
 
     return await until(look, f"a running container of execution {execution}")
+
+
+async def playing(execution: UUID, word: str) -> dict[str, Any]:
+    """Wait until a process with this word in its command runs; return docker inspect's words."""
+    seen = await container_of(execution)
+
+    async def look() -> bool:
+        return word in await asyncio.to_thread(docker, "top", seen["Id"])
+
+    await until(look, f"a process {word} in execution {execution}")
+    return seen
 
 
 def own_settings(**groups: Mapping[str, Any]) -> Settings:

@@ -41,7 +41,7 @@ class Proxy:
         up_reader, up_writer = await asyncio.open_unix_connection(self._engine_socket)
         self._writers |= {writer, up_writer}
         try:
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):
                 await asyncio.gather(
                     self._carry(reader, up_writer, writer), self._carry(up_reader, writer, None)
                 )

@@ -17,6 +17,7 @@ from tests.worker.sandbox.containers import (
     container_of,
     ids,
     own_settings,
+    playing,
     sh,
     started,
 )
@@ -100,7 +101,7 @@ async def test_an_engine_lost_in_the_middle_is_never_a_success(
                     ALPINE, ("sh", "-c", "echo x; sleep 60"), {}, FAST, execution_id=execution
                 )
             )
-            await container_of(execution)
+            await playing(execution, "sleep 60")
             await proxy.cut()
             result = await run
             assert (result.cause, result.exit_code) == (Cause.ENGINE_LOST, None)

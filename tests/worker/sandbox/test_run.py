@@ -14,6 +14,7 @@ from tests.worker.sandbox.containers import (
     docker,
     ids,
     own_settings,
+    playing,
     program,
     python,
     sh,
@@ -191,7 +192,7 @@ async def test_a_kill_from_outside_is_told_apart_from_ours(sandbox: Sandbox) -> 
     for command in (("kill",), ("rm", "-f")):
         execution = uuid4()
         run = asyncio.create_task(sh(sandbox, "echo x; sleep 60", execution_id=execution))
-        seen = await container_of(execution)
+        seen = await playing(execution, "sleep 60")
         docker(*command, seen["Id"])
         result = await run
         assert (result.cause, result.killed, result.timed_out) == (Cause.KILLED, False, False)
