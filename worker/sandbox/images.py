@@ -60,17 +60,24 @@ class Images:
         return absent(image, "removed")
 
     async def upkeep(self) -> None:
-        """Look after the engine and the images until cancelled."""
+        """Look after the engine and the images until cancelled; a failure is met again later."""
         while True:
             try:
                 await self._engine.connect()
-                async with asyncio.TaskGroup() as group:
-                    for image in self._allowed:
-                        group.create_task(self._refresh(image))
-            except* EngineError as errors:
-                log.debug("sandbox.engine_away", reason=str(errors.exceptions[0]))
+                await self._refresh_all()
+            except EngineError as error:
+                log.debug("sandbox.engine_away", reason=str(error))
+            except Exception:
+                log.exception("sandbox.upkeep_failed")
             ready = self._engine.state == "ready"
             await asyncio.sleep(CHECK_S if ready else AWAY_S)
+
+    async def _refresh_all(self) -> None:
+        """Look for every image; one's failure doesn't stop another's pull."""
+        work = map(self._refresh, self._allowed)
+        for result in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def _refresh(self, image: str) -> None:
         """Look for one image; fetch it when it is absent and the policy says so."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from shared.errors import EngineError, ErrorCode, ExecutionFailed
 from worker.sandbox.engine import Engine
-from worker.sandbox.spec import LABEL, Labels, Network
+from worker.sandbox.spec import HELPER, LABEL, Labels, Network
 
 NAME = "skillfleet-sandbox"
 HELPER_IMAGE = "alpine:3.20"
@@ -83,7 +83,7 @@ class Fence:
 
     async def close_in(self, name: str, labels: Labels) -> None:
         """Put the fence into a started container; raise ExecutionFailed unless it stands."""
-        helper = f"{name}-fence"
+        helper = f"{name}{HELPER}"
         try:
             await self._engine.create(helper, helper_body(name, labels))
             await self._engine.start(helper)

@@ -168,8 +168,9 @@ class Sandbox:
         try:
             if self._engine.state != "ready":
                 await self._engine.connect()
+            found = await self._engine.containers({f"{LABEL}app": APP})
             held = {lease.name for lease in self._leases}
-            for container in await self._engine.containers({f"{LABEL}app": APP}):
+            for container in found:
                 if sweep.doomed(
                     container,
                     fleet=self._fleet,

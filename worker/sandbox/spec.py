@@ -5,7 +5,6 @@ Every flag of the sandbox stands in ``create_body`` and nowhere else.
 
 import hashlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +12,9 @@ from uuid import UUID
 
 APP = "skillfleet"
 LABEL = f"{APP}."
+HELPER = "-fence"
+"""Ending of the name of a container's helper (see network.py)."""
+
 UID = 65534
 """``nobody``: /dev is writable and executable for uid 0 even under a read-only root."""
 
@@ -156,8 +158,3 @@ def fleet_of(database_url: str) -> str:
     parts = urlsplit(database_url)
     where = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
     return hashlib.sha256(where.encode()).hexdigest()[:16]
-
-
-def belongs(labels: Mapping[str, str]) -> bool:
-    """Tell whether labels are those of one of our containers."""
-    return labels.get(f"{LABEL}app") == APP

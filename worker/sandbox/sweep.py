@@ -3,13 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from worker.sandbox.spec import LABEL
+from worker.sandbox.spec import HELPER, LABEL
 
 OVERDUE_S = 10.0
 """How long past its deadline one of our own containers may still be there."""
-
-LOST_S = 60.0
-"""How old a container of ours may be that no run knows: its create's answer was lost."""
 
 ABANDONED_S = 600.0
 """How long past its deadline any fleet's container may be there: its owner surely is not."""
@@ -26,8 +23,9 @@ def doomed(
 ) -> bool:
     """Tell whether to remove a container from the engine's list.
 
-    ``live`` are the fleet's live workers, ``held`` the names this worker's runs hold, ``now`` is
-    Unix time in seconds. Another live worker's containers are never touched.
+    ``live`` are the fleet's live workers, ``now`` is Unix time in seconds. ``held`` are the names
+    this worker's runs hold, looked up after the list was made: a run holds its name from before
+    the create, so what it doesn't hold is left over. Another live worker's are never touched.
     """
     labels = container.get("Labels") or {}
     overdue_s = now - deadline_s(labels)
@@ -36,10 +34,8 @@ def doomed(
     owner = labels.get(f"{LABEL}worker")
     if owner != worker:
         return owner not in live
-    if overdue_s > OVERDUE_S:
-        return True
-    known = any(name.strip("/") in held for name in container.get("Names") or ())
-    return not known and now - float(container.get("Created", now)) > LOST_S
+    names = [name.strip("/").removesuffix(HELPER) for name in container.get("Names") or ()]
+    return overdue_s > OVERDUE_S or not any(name in held for name in names)
 
 
 def deadline_s(labels: Mapping[str, str]) -> float:

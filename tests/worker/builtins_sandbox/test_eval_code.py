@@ -1,4 +1,7 @@
+import subprocess
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import jsonschema_rs
 import pytest
@@ -6,6 +9,8 @@ from pydantic import ValidationError
 
 from shared.errors import ErrorCode, ExecutionFailed, ExecutionTimedOut
 from shared.settings import Settings
+from tests.worker.sandbox.containers import docker as command
+from tests.worker.sandbox.containers import own_settings, started
 from tests.worker.sandbox.contexts import make_context, wire
 from worker.builtins.eval_code import EvalCode, EvalCodeResult, eval_code
 from worker.handlers import MARK, Handler
@@ -107,16 +112,13 @@ async def test_line_ends_marks_and_wide_characters_do_no_harm(
 
 
 @pytest.mark.docker
-@pytest.mark.parametrize("code", ["print('\0')", "print('\ud800')", "import sys; sys.exit(4)"])
+@pytest.mark.parametrize("code", ["print('\0", "print('\ud800", "import sys; sys.exit(4)"])
 async def test_odd_code_is_the_program_s_own_failure(
     sandbox: Sandbox, settings: Settings, code: str
 ) -> None:
-    try:
-        output = await run(sandbox, settings, language="py", code=code)
-    except ExecutionFailed as error:
-        assert error.code is ErrorCode.NONZERO_EXIT
-    else:
-        assert output["success"], "an interpreter that takes it is fine too"
+    with pytest.raises(ExecutionFailed) as caught:
+        await run(sandbox, settings, language="py", code=code)
+    assert caught.value.code is ErrorCode.NONZERO_EXIT
 
 
 @pytest.mark.docker
@@ -191,8 +193,24 @@ async def test_network_that_was_asked_for_in_vain_is_told(
 
 
 @pytest.mark.docker
+async def test_an_image_that_can_run_nothing_is_told(docker: None, tmp_path: Path) -> None:
+    image = f"skillfleet-test-{uuid4().hex}:empty"
+    settings = own_settings(allowed={"sandbox_images": (image,)})
+    (tmp_path / "empty").mkdir()
+    tar = subprocess.run(["tar", "-C", tmp_path, "-c", "empty"], capture_output=True, check=True)
+    command("import", "-", image, input=tar.stdout)
+    try:
+        async with started(settings) as sandbox:
+            with pytest.raises(ExecutionFailed, match="Nothing can run in the image") as caught:
+                await run(sandbox, settings, code="1", image=image)
+        assert caught.value.code is ErrorCode.IMAGE_UNAVAILABLE
+    finally:
+        command("rmi", image)
+
+
+@pytest.mark.docker
 async def test_an_image_off_the_list_is_refused(sandbox: Sandbox, settings: Settings) -> None:
-    with pytest.raises(ExecutionFailed, match="^Sandbox image is not allowed: evil:1$") as caught:
+    with pytest.raises(ExecutionFailed, match=r"^Sandbox image is not allowed: evil:1$") as caught:
         await run(sandbox, settings, code="1", image="evil:1")
     assert caught.value.code is ErrorCode.IMAGE_NOT_ALLOWED
 

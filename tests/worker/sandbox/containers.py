@@ -40,10 +40,10 @@ def ids(**labels: str) -> list[str]:
 async def container_of(execution: UUID) -> dict[str, Any]:
     """Wait until an execution's container runs; return what docker inspect says."""
 
-    async def look() -> dict[str, Any] | None:
+    async def look() -> dict[str, Any]:
         found = await asyncio.to_thread(ids, execution=str(execution), role="run")
-        seen = json.loads(docker("inspect", *found))[0] if found else None
-        return seen if seen and seen["State"]["Running"] else None
+        seen: dict[str, Any] = json.loads(docker("inspect", *found))[0] if found else {}
+        return seen if seen and seen["State"]["Running"] else {}
 
     return await until(look, f"a running container of execution {execution}")
 

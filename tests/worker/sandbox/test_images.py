@@ -1,4 +1,3 @@
-import asyncio
 import time
 from uuid import uuid4
 
@@ -74,7 +73,6 @@ async def test_an_image_removed_under_us_is_an_absent_image(docker: None) -> Non
             await sandbox.run(ABSENT, ("true",), execution_id=uuid4())
         assert caught.value.code is ErrorCode.IMAGE_UNAVAILABLE
         assert sandbox.state()["images"][ABSENT] != "present"
-        await asyncio.sleep(0)
 
 
 def test_a_pull_s_progress_is_told_in_megabytes() -> None:

@@ -40,7 +40,8 @@ async def test_private_metadata_and_neighbouring_addresses_are_hidden(docker: No
     async with started(own_settings(sandbox=GATE)) as sandbox:
         result = await python(sandbox, PROBE, config=OPEN)
         assert (result.cause, result.stderr) == (Cause.EXITED, "")
-        told = dict(reversed(line.split()) for line in result.stdout.splitlines()[:9])
+        lines = [line.split() for line in result.stdout.splitlines()[:9]]
+        told = {address: verdict for verdict, address in lines}
         assert told.pop("1.1.1.1") == "sent", "public addresses have a way out"
         assert set(told.values()) == {"hidden"}, told
         assert len(told) == 8

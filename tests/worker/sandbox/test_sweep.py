@@ -7,12 +7,9 @@ from worker.sandbox.sweep import doomed
 NOW = 1_000_000.0
 
 
-def box(
-    *, worker: str, name: str = "x", age_s: float = 1, left_s: float = 30, fleet: str = "mine"
-) -> dict[str, Any]:
+def box(*, worker: str, name: str = "x", left_s: float = 30, fleet: str = "mine") -> dict[str, Any]:
     return {
         "Names": [f"/{name}"],
-        "Created": NOW - age_s,
         "Labels": {
             "skillfleet.fleet": fleet,
             "skillfleet.worker": worker,
@@ -26,12 +23,12 @@ def box(
     [
         (box(worker="dead"), True),
         (box(worker="alive"), False),
-        (box(worker="alive", left_s=-9999, age_s=9999), False),
+        (box(worker="alive", left_s=-9999), False),
         (box(worker="me", name="held"), False),
         (box(worker="me", name="held", left_s=-9), False),
         (box(worker="me", name="held", left_s=-11), True),
-        (box(worker="me", name="unknown", age_s=59), False),
-        (box(worker="me", name="unknown", age_s=61), True),
+        (box(worker="me", name="held-fence"), False),
+        (box(worker="me", name="unknown"), True),
         (box(worker="dead", fleet="other"), False),
         (box(worker="dead", fleet="other", left_s=-601), True),
     ],
@@ -44,5 +41,5 @@ def test_only_what_nobody_waits_for_goes(container: dict[str, Any], *, expected:
 
 
 def test_a_container_whose_labels_are_unreadable_counts_as_abandoned() -> None:
-    container = {"Names": ["/x"], "Created": NOW, "Labels": {"skillfleet.deadline": "soon"}}
+    container = {"Names": ["/x"], "Labels": {"skillfleet.deadline": "soon"}}
     assert doomed(container, fleet="mine", worker="me", live=(), held=(), now=NOW)
