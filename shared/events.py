@@ -18,6 +18,7 @@ from shared import history
 from shared.db import Pool
 from shared.errors import Unavailable
 from shared.redis import AWAY, FINISHED_CHANNEL, Listener
+from shared.tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,8 +55,7 @@ class Waiters:
     async def stop(self) -> None:
         """End the safety reads and wake everybody, who then read what there is."""
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
         self.wake_all()
 
     def wake_all(self) -> None:

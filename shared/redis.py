@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from shared.errors import ConfigurationError
 from shared.settings import Settings
+from shared.tasks import end
 
 log = structlog.get_logger(__name__)
 
@@ -103,8 +104,7 @@ class Listener:
     async def stop(self) -> None:
         """End the subscription."""
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     async def _loop(self) -> None:
         delay = ExponentialWithJitterBackoff(cap=1.0, base=0.05)

@@ -1,5 +1,6 @@
 """What tests are made of: settings, rows, skills, pools and a worker's room, with defaults."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -21,10 +22,13 @@ from shared.redis import connect as connect_redis
 from shared.registry import Registry
 from shared.settings import Settings
 from shared.states import Status
+from shared.tasks import end
 from worker.context import Context
 from worker.handlers import MARK, Handler
-from worker.main import opened
+from worker.loop import QueueWorker
+from worker.main import emptied, opened
 from worker.room import Room
+from worker.run import run_execution
 from worker.sandbox.run import Sandbox
 from worker.workspace import Workspace
 
@@ -181,3 +185,19 @@ async def submit(executions: Executions, **changes: Any) -> UUID:
     return new.id
 
 
+
+
+@asynccontextmanager
+async def serving(room: Room, *, slots: int = 4, poll_s: float = 0.5) -> AsyncIterator[QueueWorker]:
+    """Let a room pull from its queue ``direct``, as a worker's main does."""
+    loop = QueueWorker(
+        room.redis, "direct", slots, poll_s, lambda execution_id: run_execution(room, execution_id)
+    )
+    task = asyncio.create_task(loop.main())
+    try:
+        yield loop
+    finally:
+        loop.stop_picking()
+        room.stopping.set()
+        await emptied([loop])
+        await end(task)

@@ -79,17 +79,32 @@ def handler(name: str, **defaults: Any) -> Callable[[F], F]:
             description=described,
             **defaults,
         )
+        check(value)
         setattr(function, MARK, value)
         return function
 
     return mark
 
 
+def check(value: Handler) -> None:
+    """Raise ConfigurationError for a declaration that no worker could serve."""
+    parameters = inspect.signature(value.call).parameters.values()
+    if sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) < 2:
+        raise ConfigurationError(f"Handler {value.name} must be a function of (input, context)")
+    for name, kind in (("queue", Queue), ("policy", Policy)):
+        known = typing.get_args(kind)
+        if getattr(value, name) not in known:
+            raise ConfigurationError(
+                f"Handler {value.name}: {name} is {getattr(value, name)!r}, not one of {known}"
+            )
+
+
 def models(function: Call) -> tuple[type[BaseModel] | None, type[BaseModel] | None]:
     """Return the pydantic models of a handler's input and result; None where there is none."""
     hints = typing.get_type_hints(function)
     parameters = list(inspect.signature(function).parameters)
-    return as_model(hints.get(parameters[0])), as_model(hints.get("return"))
+    first = hints.get(parameters[0]) if parameters else None
+    return as_model(first), as_model(hints.get("return"))
 
 
 def as_model(hint: object) -> type[BaseModel] | None:

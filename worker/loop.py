@@ -21,6 +21,7 @@ from redis.asyncio import Redis
 
 from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
+from shared.tasks import end
 
 if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
@@ -100,8 +101,7 @@ class QueueWorker(Worker):
                     continue
                 await self._woken()
         finally:
-            ears.cancel()
-            await asyncio.gather(ears, return_exceptions=True)
+            await end(ears, again_s=0.05)  # before whoever ends us loses patience
 
     async def start_jobs(self, job_ids: list[bytes]) -> None:
         """Start all but what runs here already, which would cost three round trips each."""

@@ -15,6 +15,7 @@ from shared.redis import Listener
 from shared.redis import connect as connect_redis
 from shared.registry import Registry
 from shared.settings import Settings
+from shared.tasks import end
 from shared.validators import Validators
 from worker import handlers, reaper
 from worker.loop import QueueWorker
@@ -64,9 +65,7 @@ async def main(settings: Settings) -> None:
                 task.result()  # a loop that ends has failed: say so and go down
             await drain(room, loops, signals)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
 
 
 @asynccontextmanager

@@ -1,0 +1,175 @@
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared import live, presence
+from shared.db import transaction
+from shared.redis import FINISHED_CHANNEL, queue_key
+from shared.tasks import end
+from tests.factories import redis_to, room_in, row, submit
+from tests.faults.proxy import proxied
+from tests.signals import until
+from worker import reaper
+from worker.room import Room
+
+
+@pytest.fixture
+async def room(
+    database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Room]:
+    monkeypatch.setattr(reaper, "UNHEARD_S", 0.0)
+    worker = {"queues": ["direct"], "sweep_ms": 100}
+    async with room_in(database_url, redis_url, tmp_path, worker=worker) as opened:
+        yield opened
+
+
+async def queued(room: Room) -> list[str]:
+    return [m.decode() for m in await room.redis.zrange(queue_key("direct"), 0, -1)]
+
+
+async def lost(room: Room, **changes: Any) -> UUID:
+    """Make a row that a worker without presence runs."""
+    execution_id = await submit(room.executions, **changes)
+    assert await room.executions.claim(execution_id, "worker-gone") is not None
+    return execution_id
+
+
+async def test_a_row_that_nobody_rang_for_is_rung_once(room: Room) -> None:
+    execution_id = await submit(room.executions)
+    await reaper.sweep(room)
+    await reaper.sweep(room)
+    assert await queued(room) == [f"{execution_id}.0"]
+
+
+async def test_a_flushed_redis_loses_nothing(room: Room) -> None:
+    ids = [await submit(room.executions) for _ in range(5)]
+    await reaper.sweep(room)
+    await room.redis.flushdb()
+    await reaper.sweep(room)
+    assert sorted(await queued(room)) == sorted(f"{i}.0" for i in ids)
+    await room.redis.delete(queue_key("direct"))  # the bodies are left
+    await reaper.sweep(room)
+    assert sorted(await queued(room)) == sorted(f"{i}.0" for i in ids)
+
+
+async def test_rows_for_nobody_here_or_for_later_are_not_rung(room: Room) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await submit(room.executions, handler="nobody-s")
+    await submit(room.executions, not_before=later)
+    await reaper.sweep(room)
+    assert await queued(room) == []
+
+
+async def test_switched_off_nothing_is_rung(room: Room) -> None:
+    await submit(room.executions)
+    await live.put(room.pool, {"skillsEnabled": False}, "test")
+    await room.registry.changed()
+    await reaper.sweep(room)
+    assert await queued(room) == []
+
+
+async def test_more_rows_than_a_page_are_rung(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.stale.WAITING", page_of(3))
+    ids = [await submit(room.executions) for _ in range(10)]
+    await reaper.sweep(room)
+    assert sorted(await queued(room)) == sorted(f"{i}.0" for i in ids)
+
+
+def page_of(rows: int) -> str:
+    from shared import stale
+
+    return stale.WAITING.replace(f"LIMIT {stale.BATCH}", f"LIMIT {rows}")
+
+
+async def test_what_a_lost_worker_ran_is_rung_again_or_announced_as_ended(
+    room: Room, redis_url: str
+) -> None:
+    again, over = await lost(room), await lost(room, idempotent=False)
+    async with redis_to(redis_url) as redis, redis.pubsub() as ear:
+        await ear.subscribe(FINISHED_CHANNEL)
+        await reaper.sweep(room)
+
+        async def heard() -> str | None:
+            message = await ear.get_message(ignore_subscribe_messages=True)
+            return message and message["data"].decode()
+
+        assert await until(heard, "the end is announced") == str(over)
+    assert await queued(room) == [f"{again}.1"]
+    assert (await row(room.pool, over))["error_code"] == "worker_lost"
+
+
+async def test_one_sweeps_while_the_others_go_by(room: Room) -> None:
+    execution_id = await lost(room)
+    async with transaction(room.pool) as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", reaper.LOCK)
+        await reaper.sweep(room)
+        assert (await row(room.pool, execution_id))["status"] == "running"
+    await reaper.sweep(room)
+    assert (await row(room.pool, execution_id))["status"] == "pending"
+
+
+async def test_this_worker_s_own_rows_are_safe_while_it_holds_them(room: Room) -> None:
+    execution_id = await submit(room.executions)
+    await room.executions.claim(execution_id, room.id)
+    await room.pool.execute(
+        "UPDATE skill_executions SET started_at = started_at - interval '1 hour'"
+    )
+    room.held.add(execution_id)
+    await reaper.disown(room)
+    await reaper.sweep(room)
+    assert (await row(room.pool, execution_id))["status"] == "running"
+    room.held.clear()
+    await reaper.disown(room)
+    assert (await row(room.pool, execution_id))["status"] == "pending"
+    assert await queued(room) == [f"{execution_id}.1"]
+
+
+async def test_housekeeping_forgets_what_is_old_and_makes_room_for_what_comes(room: Room) -> None:
+    await room.pool.execute(
+        "INSERT INTO execution_keys VALUES ('o', 'k', 'd', gen_random_uuid(), clock_timestamp())"
+    )
+    await room.pool.execute(
+        "INSERT INTO workers (id, host, pid, queues, handlers, slots, heartbeat_at) "
+        "VALUES ('old', 'h', 1, '{}', '{}', 1, clock_timestamp() - interval '2 days')"
+    )
+    await reaper.sweep(room)
+    assert await room.pool.fetchval("SELECT count(*) FROM execution_keys") == 1
+    await reaper.sweep(room, housekeeping=True)
+    assert await room.pool.fetchval("SELECT count(*) FROM execution_keys") == 0
+    assert [r["id"] for r in await presence.live(room.pool, 1e9)] == [room.id]
+
+
+async def test_upkeep_goes_on_when_a_round_fails_and_when_redis_is_away(
+    database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper, "UNHEARD_S", 0.0)
+    worker = {"queues": ["direct"], "sweep_ms": 100}
+    async with (
+        proxied(redis_url) as proxy,
+        room_in(database_url, proxy.url, tmp_path, worker=worker) as room,
+    ):
+        await proxy.cut()
+        await room.pool.execute("ALTER TABLE workers RENAME TO hidden")
+        gone = await lost(room, idempotent=False)
+        upkeep = asyncio.create_task(reaper.keep(room))
+        with pytest.raises(AssertionError):
+            await until(lambda: ended(room, gone), "it ends", deadline_s=0.3)
+        await room.pool.execute("ALTER TABLE hidden RENAME TO workers")
+        await until(lambda: ended(room, gone), "a later round ends it")
+        waiting = await submit(room.executions)
+        await proxy.mend()
+
+        async def rung() -> bool:
+            return await queued(room) == [f"{waiting}.0"]
+
+        await until(rung, "the row is rung for once Redis is back")
+        await end(upkeep)
+
+
+async def ended(room: Room, execution_id: UUID) -> bool:
+    return bool((await row(room.pool, execution_id))["status"] == "error")
