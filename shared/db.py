@@ -16,6 +16,7 @@ Pool = asyncpg.Pool
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a connection that breaks between two steps of a statement
     asyncpg.CannotConnectNowError,
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,

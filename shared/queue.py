@@ -30,9 +30,14 @@ ENTRY_TTL_MS = 24 * 3_600_000
 HEAD_START_MS = {"high": 3_600_000, "normal": 1_800_000, "low": 0}
 """A lower score goes first: a priority is a head start on the clock, and nothing starves."""
 
+# Whatever else somebody put under these names goes: it would stand in the way for ever.
 # KEYS: queue, bell, then one body key an entry. ARGV: body TTL base, bell TTL, then per entry
 # id, score, body, milliseconds until due. An entry that is in the set already is left as it is.
 ENQUEUE = """
+for i, kind in ipairs({'zset', 'list'}) do
+  local there = redis.call('TYPE', KEYS[i]).ok
+  if there ~= 'none' and there ~= kind then redis.call('DEL', KEYS[i]) end
+end
 local added = 0
 for i = 3, #KEYS do
   local a = 3 + (i - 3) * 4
@@ -112,8 +117,12 @@ class Queue:
         pipeline = self._redis.pipeline(transaction=False)
         for entry in entries:
             pipeline.zscore(queue_key(entry.queue), entry.id)
-        there = await pipeline.execute()
-        return [entry for entry, score in zip(entries, there, strict=True) if score is None]
+        there = await pipeline.execute(raise_on_error=False)
+        for answer in there:
+            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                raise answer
+        # What is no sorted set holds no entry; the next put makes it one.
+        return [e for e, score in zip(entries, there, strict=True) if not isinstance(score, float)]
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
         now = timestamp_ms()

@@ -142,8 +142,14 @@ class Listener:
                         await self._tell(True)
                         self.hearing.set()
                 elif message["type"] == "message":
-                    channel = message["channel"].decode()
-                    await self._messages[channel](channel, message["data"].decode())
+                    await self._hand(message["channel"].decode(), message["data"])
+
+    async def _hand(self, channel: str, data: bytes) -> None:
+        """Pass a message on; whatever somebody published, the subscription stands."""
+        try:
+            await self._messages[channel](channel, data.decode("utf-8", "replace"))
+        except Exception as error:
+            log.warning("redis.message.refused", channel=channel, error=type(error).__name__)
 
     async def _tell(self, hearing: bool) -> None:
         for state in self._states:

@@ -44,15 +44,13 @@ def make_settings(
     with patch.dict(os.environ):
         for name in [n for n in os.environ if n.startswith("SKILLS_") or n == "DATA_DIR"]:
             del os.environ[name]
-        return settings.load(
-            **{
-                "handler": {"modules": [SPECIMENS]},
-                "worker": {"queues": ["direct"]},
-                "database": {"url": database_url},
-                "redis": {"url": redis_url},
-                **groups,
-            }
-        )
+        defaults: dict[str, dict[str, Any]] = {
+            "handler": {"modules": [SPECIMENS]},
+            "worker": {"queues": ["direct"]},
+            "database": {"url": database_url},
+            "redis": {"url": redis_url},
+        }
+        return settings.load(**{**defaults, **groups})
 
 
 def new_execution(**changes: Any) -> NewExecution:
@@ -183,8 +181,6 @@ async def submit(executions: Executions, **changes: Any) -> UUID:
     new = new_execution(**changes)
     await executions.create(new)
     return new.id
-
-
 
 
 @asynccontextmanager

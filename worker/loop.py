@@ -3,7 +3,8 @@
 Everything that leans on arq's inside is in this module; arq is pinned exactly, and
 ``tests/contracts`` fails when what is used here changes:
 ``main``, ``_poll_iteration``, ``_pool``, ``heart_beat``, ``tasks``, ``job_counter``, ``max_jobs``,
-``allow_pick_jobs``, ``in_progress_timeout_s``, ``start_jobs``, ``RetryJob``, ``Retry``,
+``allow_pick_jobs``, ``in_progress_timeout_s``, ``start_jobs``, ``run_job``,
+``finish_failed_job``, ``RetryJob``, ``Retry``,
 ``_release_sem_dec_counter_on_complete``.
 """
 
@@ -40,6 +41,9 @@ BACKSTOP_S = 25 * 3600
 
 PASS_ON_S = (0.05, 0.25)
 """How long an entry that only another worker can run rests, so that this one does not spin."""
+
+NOT_OURS = ("WRONGTYPE", "increment or decrement would overflow", "value is not an integer")
+"""Redis's words for a key that holds what this program never writes."""
 
 Execute = Callable[[UUID], Awaitable[bool]]
 """Runs an execution; False when the entry is for another worker."""
@@ -110,7 +114,35 @@ class QueueWorker(Worker):
         if alien:
             log.warning("queue.alien_ids", queue=self.queue_name, count=len(alien))
             await self.pool.zrem(self.queue_name, *alien)
-        await super().start_jobs([i for i in job_ids if i not in running and i.isascii()])
+        for job_id in job_ids:
+            if self.job_counter >= self.max_jobs:
+                return
+            if job_id.isascii() and job_id not in running:
+                await self._start(job_id)
+
+    async def _start(self, job_id: bytes) -> None:
+        """Start one entry; arq keeps the slot of one whose start fails, so it is freed here."""
+        try:
+            await super().start_jobs([job_id])
+        except Exception as error:
+            super()._release_sem_dec_counter_on_complete()
+            if isinstance(error, AWAY):
+                raise
+            await self._refuse(job_id.decode(), error)  # such as an infinite score
+
+    async def run_job(self, job_id: str, score: int) -> None:
+        """Run an entry; one that arq itself stumbles over goes, or it would come back for ever."""
+        try:
+            await super().run_job(job_id, score)
+        except Exception as error:
+            if isinstance(error, AWAY) and not str(error).startswith(NOT_OURS):
+                raise
+            await self._refuse(job_id, error)
+
+    async def _refuse(self, job_id: str, error: Exception) -> None:
+        """Drop an entry and what belongs to it; the row, if there is one, is rung for again."""
+        log.warning("queue.entry.refused", entry=job_id[:100], error=type(error).__name__)
+        await self.finish_failed_job(job_id, None)
 
     def stop_picking(self) -> None:
         """Take nothing new; what runs goes on."""

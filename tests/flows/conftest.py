@@ -14,6 +14,7 @@ import pytest
 from dispatcher.caller import LIBRARY
 from dispatcher.dispatcher import Dispatcher, Submission
 from shared.models import SubmitRequest
+from shared.redis import queue_key
 from shared.settings import Settings
 from shared.states import Status
 from tests.conftest import SpawnWorker
@@ -94,6 +95,10 @@ class Desk:
         """Submit; by default without waiting."""
         request = SubmitRequest(skill_name=skill, input=dict(input or {}), **fields)
         return await self.dispatcher.accept(request, LIBRARY, key, wait_s)
+
+    async def forget(self) -> None:
+        """Throw the queue away, for tests that leave something in it on purpose."""
+        await self.dispatcher.redis.delete(queue_key("direct"))
 
     async def row(self, execution_id: UUID) -> Mapping[str, Any]:
         """Return the row as it stands."""

@@ -1,13 +1,13 @@
 import json
 import pickletools
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from shared import announce, live
 from shared.errors import SwitchedOff
+from shared.redis import queue_key
 from shared.settings import variables
 from shared.states import Status
 from tests.conftest import SpawnDispatcher, SpawnWorker
@@ -48,23 +48,24 @@ async def test_an_execution_runs_from_the_library_through_a_worker_and_back(
 
 
 async def pickles(redis: Redis) -> list[bytes]:
-    """Return the keys whose value, or a member of it, is a pickle of protocol 2 or newer."""
-    found = []
+    """Return what is a pickle among the values and members that Redis holds."""
+    values: list[bytes] = []
     for key in await redis.keys("*"):
-        kind = await redis.type(key)
-        values: list[bytes] = {
-            b"string": lambda: redis.get(key),
-            b"zset": lambda: redis.zrange(key, 0, -1),
-            b"list": lambda: redis.lrange(key, 0, -1),
-        }[kind]
-        got: Any = await values()  # type: ignore[operator]  # one of the three above
-        for value in got if isinstance(got, list) else [got]:
-            if value.startswith(b"\x80") and is_pickle(value):
-                found.append(key)
-    return found
+        match await redis.type(key):
+            case b"string":
+                values.append(await redis.get(key))
+            case b"zset":
+                values += await redis.zrange(key, 0, -1)
+            case b"list":
+                values += await redis.lrange(key, 0, -1)  # type: ignore[misc]  # it is awaitable
+            case kind:
+                raise AssertionError(f"{key!r} is a {kind!r}; teach this test to read it")
+    return [value for value in values if is_pickle(value)]
 
 
 def is_pickle(value: bytes) -> bool:
+    if not value.startswith(b"\x80"):
+        return False
     try:
         list(pickletools.genops(value))
     except ValueError:
@@ -83,9 +84,7 @@ async def test_a_hundred_at_once_run_once_each_on_two_workers(
         assert (ended["status"], ended["attempt"]) == ("success", 1)
 
 
-async def test_without_a_worker_it_waits_and_says_so(
-    desk: Desk, specimens: SpawnSpecimens
-) -> None:
+async def test_without_a_worker_it_waits_and_says_so(desk: Desk, specimens: SpawnSpecimens) -> None:
     waiting = await desk.send("echo")
     assert [warning["code"] for warning in waiting.warnings] == ["no_worker"]
     assert waiting.execution.status is Status.PENDING
@@ -122,6 +121,7 @@ async def test_the_time_limit_is_the_call_s_else_the_skill_s_else_the_handler_s_
     stored = [await desk.row(submission.execution.id) for submission in found]
     assert [row["timeout_ms"] for row in stored] == [5000, 4000, 3000, None]
     assert [row["max_retries"] for row in stored] == [0, 1, 2, 3]
+    await desk.forget()
 
 
 async def test_a_timeout_set_while_the_fleet_runs_is_in_force_at_once(
@@ -150,7 +150,7 @@ async def test_the_master_switch_stops_claims_lets_what_runs_finish_and_comes_ba
     assert (await desk.reaches(running.execution.id))["status"] == "success"
 
     async def turned_away() -> bool:
-        return await desk.dispatcher.redis.zcard("skillfleet:queue:direct") == 0
+        return int(await desk.dispatcher.redis.zcard(queue_key("direct"))) == 0
 
     await until(turned_away, "the entry was looked at and left")
     assert (await desk.row(waiting.execution.id))["status"] == "pending"
@@ -201,7 +201,7 @@ async def test_a_worker_starts_with_every_setting_set(
     spawn_worker: SpawnWorker, room_env: dict[str, str]
 ) -> None:
     everything = {name: VALUES.get(name, "") for name in variables()}
-    everything.update(QUICK, **room_env, SKILLS_HANDLER_MODULES="worker.samples")
+    everything.update({**QUICK, **room_env})
     assert [name for name, value in everything.items() if not value] == []
     worker = await spawn_worker(**everything)
     worker.terminate()
@@ -248,9 +248,11 @@ async def test_a_room_with_a_misspelt_setting_says_which_one_was_meant(
 
 async def test_every_line_of_a_worker_is_json(desk: Desk, specimens: SpawnSpecimens) -> None:
     worker = await specimens()
-    await desk.send("dropped", wait_s=0)
-    await desk.send("echo", wait_s=None)
+    dropped = await desk.send("dropped", max_retries=0, wait_s=None)
+    assert dropped.execution.error_message == "ConnectionResetError: the peer went away"
     worker.terminate()
     assert await exited(worker) == 0
+    traces = [line["exception"] for line in lines_of(worker) if "exception" in line]
+    assert any("ConnectionResetError" in trace for trace in traces)
     for line in worker.logged().splitlines():
         assert {"event", "level", "timestamp", "room"} <= json.loads(line).keys()

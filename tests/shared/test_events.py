@@ -25,9 +25,7 @@ async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]
 
 
 @pytest.fixture
-async def waiters(
-    pool: "asyncpg.Pool[asyncpg.Record]", redis_url: str
-) -> AsyncIterator[Waiters]:
+async def waiters(pool: "asyncpg.Pool[asyncpg.Record]", redis_url: str) -> AsyncIterator[Waiters]:
     async with redis_to(redis_url) as client:
         listener = Listener(client)
         made = Waiters(pool, listener)

@@ -103,7 +103,5 @@ async def test_only_ended_executions_count_as_finished(
         await executions.create(new)
     for new in ids[:2]:
         await executions.claim(new.id, "w")
-    await executions.finish(
-        Ending(id=ids[0].id, attempt=1, worker_id="w", status=Status.TIMEOUT)
-    )
+    await executions.finish(Ending(id=ids[0].id, attempt=1, worker_id="w", status=Status.TIMEOUT))
     assert await history.finished(pool, [new.id for new in ids]) == [ids[0].id]

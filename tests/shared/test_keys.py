@@ -25,7 +25,7 @@ async def test_a_key_is_found_by_its_secret_which_is_stored_nowhere(
     assert len(secret) >= 43
     assert await keys.find(pool, secret) == made
     assert made.scopes == {"execute:skills"}
-    assert made.allowed_skills == {"echo"}
+    assert made.allowed_skills == frozenset({"echo"})
     assert await keys.find(pool, secret + "x") is None
     assert await keys.find(pool, "\ud800") is None
     stored = await pool.fetchrow("SELECT api_keys::text AS row, key_hash FROM api_keys")

@@ -49,7 +49,7 @@ async def test_migrating_again_changes_nothing(database_url: str) -> None:
 async def test_an_empty_database_is_refused_with_what_to_do(empty_database_url: str) -> None:
     async with pool_to(empty_database_url) as pool:
         assert await migrate.current(pool) is None
-        with pytest.raises(SchemaOutdated, match="at nothing.*skillfleet migrate"):
+        with pytest.raises(SchemaOutdated, match=r"at nothing.*skillfleet migrate"):
             await migrate.require(pool)
 
 
@@ -110,6 +110,7 @@ async def test_the_table_itself_refuses_what_is_no_state(
                 "api_key_id, caller, input, max_retries, idempotent, retry_on_timeout, "
                 + ("" if column == "queue" else "queue, ")
                 + f"{column}) VALUES (gen_random_uuid(), gen_random_uuid(), 's', '1', 'h', 'k', "
-                "'c', '{}', 0, true, false, " + ("" if column == "queue" else "'direct', ")
+                "'c', '{}', 0, true, false, "
+                + ("" if column == "queue" else "'direct', ")
                 + f"{value})"
             )

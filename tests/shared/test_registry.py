@@ -32,9 +32,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def registry(
-    pool: "asyncpg.Pool[asyncpg.Record]", redis_url: str
-) -> AsyncIterator[Registry]:
+async def registry(pool: "asyncpg.Pool[asyncpg.Record]", redis_url: str) -> AsyncIterator[Registry]:
     async with registry_of(pool, redis_url) as made:
         yield made
 
@@ -133,7 +131,7 @@ async def test_a_write_in_one_process_is_seen_at_once_in_another(
 
             async def seen(version: str = skill.version) -> bool:
                 found = (await other.snapshot()).by_name.get("s")
-                return bool(found) and found[0].version == version
+                return found is not None and found[0].version == version
 
             await until(seen, "the other sees it", deadline_s=5)
             await skills.remove(pool, skill.id, "test")
@@ -261,7 +259,7 @@ async def test_a_poisoned_snapshot_is_refused_and_replaced(
 async def test_a_key_of_another_type_only_makes_it_slower(
     pool: "asyncpg.Pool[asyncpg.Record]", registry: Registry, redis: Redis
 ) -> None:
-    await redis.lpush(REGISTRY, "1")
+    await redis.hset(REGISTRY, "a", "b")  # type: ignore[misc]  # it is awaitable
     await install(pool, "s")
     assert "s" in (await registry.snapshot()).by_name
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from shared import settings
 from shared.errors import ConfigurationError
 from shared.settings import DEFAULT_IMAGES, load, variables
 
-SEEDS = {
+SEEDS: dict[str, tuple[str, Callable[[settings.Settings], object], object]] = {
     "SKILLS_MAX_FILE_BYTES": ("2048", lambda s: s.max.file_bytes, 2048),
     "SKILLS_MAX_HTTP_RESPONSE_BYTES": ("4096", lambda s: s.max.http_response_bytes, 4096),
     "SKILLS_MAX_SANDBOX_OUTPUT_CHARS": ("77", lambda s: s.max.sandbox_output_chars, 77),

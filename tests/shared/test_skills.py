@@ -97,9 +97,9 @@ async def test_every_change_is_written_down_with_who_made_it(
 
 
 async def listed(pool: "asyncpg.Pool[asyncpg.Record]", **narrowed: Any) -> list[str]:
-    asked = {"q": None, "mode": None, "source": None, "limit": 50, **narrowed}
+    asked: dict[str, Any] = {"q": None, "mode": None, "source": None, "limit": 50, **narrowed}
     found = await skills.page(pool, **asked)
-    counted = {name: asked[name] for name in ("q", "mode", "source")}
+    counted: dict[str, Any] = {name: asked[name] for name in ("q", "mode", "source")}
     if asked["limit"] == 50 and "after" not in narrowed:
         assert await skills.count(pool, **counted) == len(found)
     return [skill.name for skill in found]

@@ -157,8 +157,8 @@ async def test_whatever_a_handler_raises_is_an_outcome(
     assert outcome.status is Status.ERROR
     assert (outcome.error_message, outcome.retryable) == (message, retryable)
     assert outcome.retry_after_s == getattr(error, "after_s", None)
-    deliberate = isinstance(error, ExecutionFailed)
-    assert outcome.error_code == (error.code if deliberate else ErrorCode.HANDLER_FAILED)
+    code = error.code if isinstance(error, ExecutionFailed) else ErrorCode.HANDLER_FAILED
+    assert outcome.error_code == code
 
 
 async def test_a_stop_iteration_of_a_thread_does_not_get_lost() -> None:

@@ -80,8 +80,14 @@ def test_a_module_in_any_folder_on_the_path_will_do(folder: Path) -> None:
         ("import nothing_of_that_name", "nothing_of_that_name"),
         ("1 / 0", "ZeroDivisionError"),
         ("from worker.handlers import handler\n@handler('x')\ndef x(): ...", "input"),
-        ("from worker.handlers import handler\n@handler('x', queue='fast')\ndef x(i, c): ...", "fast"),
-        ("from worker.handlers import handler\n@handler('x', retries=1)\ndef x(i, c): ...", "retries"),
+        (
+            "from worker.handlers import handler\n@handler('x', queue='fast')\ndef x(i, c): ...",
+            "fast",
+        ),
+        (
+            "from worker.handlers import handler\n@handler('x', retries=1)\ndef x(i, c): ...",
+            "retries",
+        ),
     ],
 )
 def test_a_module_that_can_not_be_used_is_named_with_the_reason(

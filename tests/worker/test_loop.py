@@ -84,7 +84,7 @@ def entry(**changes: Any) -> Entry:
 
 async def drained(redis: Redis) -> None:
     async def empty() -> bool:
-        return await redis.zcard(queue_key("direct")) == 0
+        return int(await redis.zcard(queue_key("direct"))) == 0
 
     await until(empty, "the queue is empty")
     await until_gone(redis, job_key_prefix, in_progress_key_prefix)
@@ -316,7 +316,7 @@ async def test_junk_is_thrown_out_and_the_worker_lives_on(
         await desk.has(good.execution_id)
 
         async def thrown_out() -> bool:
-            return await redis.zcard(queue_key("direct")) == 0
+            return int(await redis.zcard(queue_key("direct"))) == 0
 
         await until(thrown_out, "the queue is empty")
     assert desk.arrived == [good.execution_id]
@@ -324,7 +324,7 @@ async def test_junk_is_thrown_out_and_the_worker_lives_on(
 
 async def test_a_body_of_another_type_holds_nobody_else_up(redis: Redis, desk: Desk) -> None:
     await redis.zadd(queue_key("direct"), {"odd": 1.0})
-    await redis.lpush(f"{job_key_prefix}odd", "x")
+    await redis.hset(f"{job_key_prefix}odd", "x", "y")  # type: ignore[misc]  # it is awaitable
     async with pulling(redis, desk, poll_s=0.02):
         for _ in range(3):
             good = entry()
@@ -335,15 +335,18 @@ async def test_a_body_of_another_type_holds_nobody_else_up(redis: Redis, desk: D
 async def test_a_redis_that_goes_and_comes_back_finds_the_worker_there(
     redis: Redis, redis_url: str, desk: Desk
 ) -> None:
-    async with proxied(redis_url) as proxy, redis_to(proxy.url) as wire:
-        async with pulling(wire, desk, poll_s=0.05):
-            for _ in range(2):
-                await proxy.cut()
-                put = entry()
-                await Queue(redis).put([put])
-                await proxy.mend()
-                await desk.has(put.execution_id)
-            await drained(redis)
+    async with (
+        proxied(redis_url) as proxy,
+        redis_to(proxy.url) as wire,
+        pulling(wire, desk, poll_s=0.05),
+    ):
+        for _ in range(2):
+            await proxy.cut()
+            put = entry()
+            await Queue(redis).put([put])
+            await proxy.mend()
+            await desk.has(put.execution_id)
+        await drained(redis)
 
 
 async def test_work_under_way_when_redis_goes_is_not_done_twice(
@@ -351,13 +354,16 @@ async def test_work_under_way_when_redis_goes_is_not_done_twice(
 ) -> None:
     desk.open.clear()
     put, next_one = entry(), entry()
-    async with proxied(redis_url) as proxy, redis_to(proxy.url) as wire:
-        async with pulling(wire, desk, poll_s=0.05):
-            await Queue(redis).put([put])
-            await desk.has(put.execution_id)
-            await proxy.cut()
-            desk.open.set()
-            await proxy.mend()
-            await Queue(redis).put([next_one])
-            await desk.has(next_one.execution_id)
+    async with (
+        proxied(redis_url) as proxy,
+        redis_to(proxy.url) as wire,
+        pulling(wire, desk, poll_s=0.05),
+    ):
+        await Queue(redis).put([put])
+        await desk.has(put.execution_id)
+        await proxy.cut()
+        desk.open.set()
+        await proxy.mend()
+        await Queue(redis).put([next_one])
+        await desk.has(next_one.execution_id)
     assert desk.arrived.count(put.execution_id) == 1

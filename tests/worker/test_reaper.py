@@ -96,7 +96,7 @@ async def test_what_a_lost_worker_ran_is_rung_again_or_announced_as_ended(
 
         async def heard() -> str | None:
             message = await ear.get_message(ignore_subscribe_messages=True)
-            return message and message["data"].decode()
+            return str(message["data"].decode()) if message else None
 
         assert await until(heard, "the end is announced") == str(over)
     assert await queued(room) == [f"{again}.1"]

@@ -47,7 +47,7 @@ async def test_an_execution_runs_to_its_end_and_says_so(room: Room, redis_url: s
 
         async def heard() -> str | None:
             message = await ear.get_message(ignore_subscribe_messages=True)
-            return message and message["data"].decode()
+            return str(message["data"].decode()) if message else None
 
         assert await until(heard, "the end is announced") == str(done["id"])
     assert (done["status"], done["output"], done["attempt"]) == ("success", {"a": 1}, 1)

@@ -64,7 +64,7 @@ async def test_without_an_engine_a_call_fails_at_once_and_says_what_to_do(
     sandbox = Sandbox(own_settings(), worker_id="w")
     await sandbox.start()
     before = time.monotonic()
-    with pytest.raises(ExecutionFailed, match="Start Docker, or set DOCKER_HOST") as caught:
+    with pytest.raises(ExecutionFailed, match="Start Docker, let") as caught:
         await sandbox.run(ALPINE, ("true",), execution_id=uuid4())
     assert time.monotonic() - before < 2
     assert caught.value.code is ErrorCode.SANDBOX_UNAVAILABLE
