@@ -15,6 +15,7 @@ import uvicorn
 
 from dispatcher.app import create_app
 from dispatcher.dispatcher import Dispatcher
+from dispatcher.wire import Bounded
 from shared import logging
 from shared.errors import ConfigurationError, SchemaOutdated, SkillfleetError, Unavailable
 from shared.settings import Settings, load
@@ -62,6 +63,8 @@ async def serve(settings: Settings, listener: socket.socket) -> None:
             access_log=False,
             log_config=None,
             server_header=False,
+            http=Bounded,
+            ws="none",
             timeout_graceful_shutdown=int(GRACE_S),
         )
         host, port = listener.getsockname()[:2]

@@ -35,6 +35,9 @@ REALM = 'Bearer realm="skillfleet"'
 RETRY_AFTER_S = 2
 """What a caller is asked to wait when a part is away; most come back within seconds or not soon."""
 
+MAX_VIOLATIONS = 100
+"""Faults of one request that are listed: nobody reads more, and writing them takes time."""
+
 INTERNAL = "Something went wrong inside. The log has the details under this answer's X-Request-Id"
 
 CODES = {
@@ -167,8 +170,9 @@ def unexpected(error: Exception) -> SkillfleetError:
 def from_validation(error: ValidationError) -> InvalidInput:
     """Turn pydantic's report on a body into our error."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
+    shown = found[:MAX_VIOLATIONS]
     return InvalidInput(
-        "The request is not valid", [violation({**e, "loc": ("body", *e["loc"])}) for e in found]
+        "The request is not valid", [violation({**e, "loc": ("body", *e["loc"])}) for e in shown]
     )
 
 

@@ -4,6 +4,7 @@ Every route says what scope it needs, in the OpenAPI document too (``x-required-
 does not stops start-up.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, cast, get_type_hints
@@ -18,7 +19,7 @@ from dispatcher.caller import Caller
 from dispatcher.dispatcher import Dispatcher
 from dispatcher.intake import holds_nul, whole
 from dispatcher.problems import MEDIA_TYPE, from_validation
-from shared.errors import InvalidInput, PayloadTooLarge, UnsupportedMedia
+from shared.errors import BadRequest, InvalidInput, PayloadTooLarge, UnsupportedMedia
 from shared.keys import SCOPES
 from shared.models import Model
 from shared.schemas import loads
@@ -30,6 +31,12 @@ SCOPE = "x-required-scope"
 
 OVERHEAD_BYTES = 64 * 1024
 """What a body may hold besides the input: names, schemas (64 KiB), blanks."""
+
+MAX_MEMBERS = 256
+"""Members of a body itself, far more than any has: each unknown one would be a violation."""
+
+BODY_S = 60.0
+"""How long a body may take to arrive."""
 
 JSON = re.compile(r"application/(?:[a-z0-9.+-]+\+)?json(?:\s*;.*)?", re.IGNORECASE)
 
@@ -170,6 +177,9 @@ async def read(request: Request, model: type[Model] | type[dict[str, Any]]) -> A
     value = loads(data)
     if not isinstance(value, dict):
         raise InvalidInput("The body must be a JSON object", [whole("not a JSON object")])
+    if len(value) > MAX_MEMBERS:
+        message = f"{len(value)} members; at most {MAX_MEMBERS} are read"
+        raise InvalidInput("The body holds too many members", [whole(message)])
     if b"\\u0000" in data and holds_nul(value):
         raise InvalidInput("The request is not valid", [whole("NUL characters can't be stored")])
     if not issubclass(model, Model):
@@ -181,15 +191,22 @@ async def read(request: Request, model: type[Model] | type[dict[str, Any]]) -> A
 
 
 async def content(request: Request, limit: int) -> bytes:
-    """Return the body; raise PayloadTooLarge as soon as it is known to be above the limit."""
+    """Return the body; raise PayloadTooLarge as soon as it is known to be above the limit.
+
+    Raises BadRequest when it takes longer than BODY_S.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise too_large(limit)
     chunks = bytearray()
-    async for chunk in request.stream():
-        chunks += chunk
-        if len(chunks) > limit:
-            raise too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                chunks += chunk
+                if len(chunks) > limit:
+                    raise too_large(limit)
+    except TimeoutError:
+        raise BadRequest(f"The body did not arrive within {BODY_S:g} seconds. Send it") from None
     return bytes(chunks)
 
 

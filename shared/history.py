@@ -19,6 +19,26 @@ SELECT {FIELDS} FROM skill_executions
  WHERE id = $1 AND ($2::text IS NULL OR api_key_id = $2)
 """
 
+PAGE_BYTES = 8 * 1_048_576
+"""Inputs and outputs that a page carries, in bytes of their JSON text; 200 rows may hold 400 MB."""
+
+# Beyond PAGE_BYTES a row comes with marks in their place; ``get`` has it whole.
+SHOWN = ", ".join(
+    f"CASE WHEN {name} IS NULL OR weight <= {PAGE_BYTES} THEN {name} "
+    f"""ELSE '{{{{"truncated": true}}}}'::jsonb END AS {name}"""
+    if name in ("input", "output")
+    else name
+    for name in Execution.model_fields
+)
+PAGE = f"""
+SELECT {SHOWN} FROM (
+    SELECT *, sum(octet_length(input::text) + coalesce(octet_length(output::text), 0))
+              OVER (ORDER BY id DESC) AS weight
+      FROM (SELECT {FIELDS} FROM skill_executions WHERE {{condition}}
+             ORDER BY id DESC LIMIT ${{limit}} OFFSET ${{offset}}) page) weighed
+ ORDER BY id DESC
+"""
+
 FINISHED = """
 SELECT id FROM skill_executions
  WHERE id = ANY($1::uuid[]) AND status IN ('success', 'error', 'timeout')
@@ -71,16 +91,16 @@ async def page(
     before: UUID | None,
     offset: int = 0,
 ) -> list[Execution]:
-    """Return up to ``limit`` executions, newest first, below the id ``before``."""
+    """Return up to ``limit`` executions, newest first, below the id ``before``.
+
+    Inputs and outputs beyond PAGE_BYTES in all are replaced by ``{"truncated": true}``.
+    """
     condition, arguments = narrowed.where()
     if before is not None:
         arguments.append(before)
         condition += f" AND id < ${len(arguments)}"
     arguments += [limit, offset]
-    statement = (
-        f"SELECT {FIELDS} FROM skill_executions WHERE {condition} "
-        f"ORDER BY id DESC LIMIT ${len(arguments) - 1} OFFSET ${len(arguments)}"
-    )
+    statement = PAGE.format(condition=condition, limit=len(arguments) - 1, offset=len(arguments))
     async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
         return [from_row(row) for row in await connection.fetch(statement, *arguments)]
 

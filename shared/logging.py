@@ -19,9 +19,10 @@ SECRET_NAME = re.compile(
     r"token|secret|password|passwd|api_?key$|authorization|cookie|dsn", re.IGNORECASE
 )
 SECRET_TEXT = re.compile(
-    r"sfk_[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s\"',]+|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)", re.IGNORECASE
+    r"sf[km]_[A-Za-z0-9_-]{8,}|(?<=Bearer )[^\s\"',]+|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)",
+    re.IGNORECASE,
 )
-"""Our own keys, bearer tokens, and the user part of a URL."""
+"""Our own keys and tokens, bearer tokens, and the user part of a URL."""
 
 QUIET = ("arq", "httpx", "httpcore", "aiodocker", "asyncio", "uvicorn.access", "alembic")
 

@@ -119,7 +119,7 @@ class Queue:
             pipeline.zscore(queue_key(entry.queue), entry.id)
         there = await pipeline.execute(raise_on_error=False)
         for answer in there:
-            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+            if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
                 raise answer
         # What is no sorted set holds no entry; the next put makes it one.
         return [e for e, score in zip(entries, there, strict=True) if not isinstance(score, float)]

@@ -227,6 +227,8 @@ class Registry:
             if await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS):
                 # Who had the lock may have stored a snapshot since we looked.
                 return await self._take(lock=token)
+            if await self._redis.pttl(REGISTRY_LOCK) == -1:
+                await self._redis.delete(REGISTRY_LOCK)  # no lock of ours stays for ever
             await asyncio.sleep(POLL_S)
         return True
 

@@ -2,10 +2,12 @@
 
 JSON parsers disagree where the standard leaves room, and what one part checks another may read
 differently. So whatever is ambiguous or can't be carried on is refused here: duplicate keys, NaN
-and Infinity, numbers beyond 64 bits, lone surrogates, nesting beyond ``MAX_DEPTH``.
+and Infinity, numbers beyond 64 bits, lone surrogates, nesting beyond ``MAX_DEPTH``, more values
+than ``MAX_VALUES``.
 """
 
 import json
+import re
 from typing import Any
 
 import orjson
@@ -14,6 +16,13 @@ from shared.errors import BadRequest, InvalidInput
 
 MAX_DEPTH = 64
 """Nested arrays and objects, as ``tests/cases/README.md`` has it for a tool call's arguments."""
+
+MAX_CONTAINERS = 100_000
+MAX_VALUES = 300_000
+"""Arrays and objects, and values of any kind, in one text."""
+
+# Possessive, and the end may be missing: no text, however broken, is gone through twice.
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 INTEGERS = range(-(2**63), 2**64)
 """What fits 64 bits, signed or unsigned: beyond it, parsers turn integers into other numbers."""
@@ -28,6 +37,7 @@ def loads(data: bytes) -> Any:
     Raises BadRequest when it is not JSON, InvalidInput when it is JSON that would be ambiguous or
     could not be carried further. Nothing else escapes, whatever the bytes.
     """
+    crowded(data)
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -38,6 +48,21 @@ def loads(data: bytes) -> Any:
     # second reading exists to notice. It takes 3 µs for a common request, 0.1 s for the largest.
     STRICT.decode(data.decode())
     return value
+
+
+def crowded(data: bytes) -> None:
+    """Raise InvalidInput for a text of more values than anybody should wait for.
+
+    Two megabytes may hold a million lists; reading those, and all that is done with them later,
+    would keep every other caller waiting for a second.
+    """
+    if data.count(b"[") + data.count(b"{") <= MAX_CONTAINERS and data.count(b",") <= MAX_VALUES:
+        return
+    bare = STRINGS.sub(b"", data)  # what stands in strings does not count
+    if bare.count(b"[") + bare.count(b"{") > MAX_CONTAINERS:
+        raise InvalidInput(f"The JSON holds more than {MAX_CONTAINERS} arrays and objects")
+    if bare.count(b",") > MAX_VALUES:
+        raise InvalidInput(f"The JSON holds more than {MAX_VALUES} values")
 
 
 def shallow(value: Any, levels: int) -> bool:

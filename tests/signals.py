@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def until(probe: Callable[[], Awaitable[T]], what: str, *, deadline_s: float = 20.0) -> T:
-    """Return the probe's first truthy answer; raise AssertionError naming ``what`` at the deadline."""
+    """Return the probe's first truthy answer; raise AssertionError at the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         answer = await probe()

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 from arq.connections import ArqRedis
-from arq.constants import in_progress_key_prefix
+from arq.constants import abort_jobs_ss, in_progress_key_prefix
 from arq.worker import Retry, RetryJob, Worker, func
 from redis.asyncio import Redis
 
@@ -135,13 +135,14 @@ class QueueWorker(Worker):
         try:
             await super().run_job(job_id, score)
         except Exception as error:
-            if isinstance(error, AWAY) and not str(error).startswith(NOT_OURS):
+            if isinstance(error, AWAY) and not any(words in str(error) for words in NOT_OURS):
                 raise
             await self._refuse(job_id, error)
 
     async def _refuse(self, job_id: str, error: Exception) -> None:
         """Drop an entry and what belongs to it; the row, if there is one, is rung for again."""
         log.warning("queue.entry.refused", entry=job_id[:100], error=type(error).__name__)
+        await self.pool.delete(abort_jobs_ss)  # unused here, but in every ending of arq's
         await self.finish_failed_job(job_id, None)
 
     def stop_picking(self) -> None:

@@ -9,7 +9,7 @@ from shared.states import Status
 from tests.conftest import SpawnWorker
 from tests.factories import install, make_settings
 from tests.faults.proxy import Proxy, proxied
-from tests.flows.conftest import QUICK, Desk, desk_on
+from tests.flows.conftest import QUICK, Desk, desk_on, drained
 
 PATIENCE_S = 30
 
@@ -46,6 +46,7 @@ async def test_what_is_submitted_while_redis_is_away_runs_when_it_is_back(
         ended = await desk.reaches(execution.id)
         assert (ended["status"], ended["attempt"]) == ("success", 1)
     assert (await desk.send("echo", wait_s=None)).warnings == ()
+    await drained(desk.dispatcher.redis)
 
 
 async def test_a_redis_that_swallows_everything_delays_an_answer_but_does_not_prevent_it(
@@ -70,3 +71,4 @@ async def test_a_dispatcher_and_a_worker_start_without_redis(
         assert [warning["code"] for warning in sent.warnings] == ["queue_unavailable"]
         await proxy.mend()
         assert (await desk.reaches(sent.execution.id))["status"] == "success"
+        await drained(desk.dispatcher.redis)

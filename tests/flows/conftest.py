@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from redis.asyncio import Redis
 
 from dispatcher.caller import LIBRARY
 from dispatcher.dispatcher import Dispatcher, Submission
@@ -18,7 +19,7 @@ from shared.redis import queue_key
 from shared.settings import Settings
 from shared.states import Status
 from tests.conftest import SpawnWorker
-from tests.factories import SPECIMENS, has_status, install, make_settings, row
+from tests.factories import SPECIMENS, has_status, install, make_settings, redis_to, row
 from tests.services import Room
 from tests.signals import until
 
@@ -131,14 +132,28 @@ async def desk(redis_keeps_nothing: None, settings: Settings) -> AsyncIterator[D
         yield made
 
 
+async def drained(redis: Redis) -> None:
+    """Wait until the queue is empty: a row has ended a moment before its entry is removed."""
+
+    async def empty() -> bool:
+        return int(await redis.zcard(queue_key("direct"))) == 0
+
+    await until(empty, "the queue is empty")
+
+
 @pytest.fixture
-def specimens(spawn_worker: SpawnWorker) -> SpawnSpecimens:
-    """Give a function that starts a worker with the specimens."""
+async def specimens(
+    spawn_worker: SpawnWorker, rooms: list[Room], redis_url: str
+) -> AsyncIterator[SpawnSpecimens]:
+    """Give a function that starts a worker with the specimens; let those left finish at the end."""
 
     async def start(**variables: str) -> Room:
         return await spawn_worker(**{**QUICK, **variables})
 
-    return start
+    yield start
+    if any(room.name == "worker" and room.process.poll() is None for room in rooms):
+        async with redis_to(redis_url) as redis:
+            await drained(redis)
 
 
 async def exited(worker: Room) -> int:

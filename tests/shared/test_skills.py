@@ -107,11 +107,12 @@ async def listed(pool: "asyncpg.Pool[asyncpg.Record]", **narrowed: Any) -> list[
 
 async def test_a_list_is_searched_narrowed_and_paged(pool: "asyncpg.Pool[asyncpg.Record]") -> None:
     made: dict[str, Skill] = {}
-    for name, fields in {
+    kinds: dict[str, dict[str, Any]] = {
         "alpha": {"description": "100% sure"},
         "beta_x": {"tags": ("git_hub",), "mode": "auto"},
         "gamma": {"mode": "off"},
-    }.items():
+    }
+    for name, fields in kinds.items():
         made[name] = await install(pool, name, **fields)
     assert await listed(pool) == ["alpha", "beta_x", "gamma"]
     assert await listed(pool, q="ALPHA") == ["alpha"]

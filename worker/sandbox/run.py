@@ -299,8 +299,8 @@ def unavailable(error: EngineError) -> ExecutionFailed:
     log.warning("sandbox.unavailable", reason=str(error), answer=error.answer)
     if error.answer is None:
         message = (
-            f"No container engine answers the worker ({error}). Start Docker, let the worker's user "
-            "use it (group docker), or set DOCKER_HOST; it is found without a restart"
+            f"No container engine answers the worker ({error}). Start Docker, let the worker's "
+            "user use it (group docker), or set DOCKER_HOST; it is found without a restart"
         )
     else:
         message = (

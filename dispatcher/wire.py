@@ -1,0 +1,78 @@
+"""The HTTP/1.1 wire with limits: what uvicorn's parser would gather, or wait for, without end.
+
+Nothing here looks at a credential: it bounds what strangers can make a process hold. What leans on
+uvicorn's inside is in this module: ``pipeline``, ``parser``, ``transport``, ``loop``,
+``send_400_response``, and the parser's callbacks.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Request line and headers, or trailers, beyond the read that they begin in (256 KiB at most)."""
+
+MAX_PIPELINED = 32
+"""Requests sent ahead of the answers; the parser would queue them without end."""
+
+HEAD_S = 30.0
+"""How long a connection may take until a request's headers are complete, the first byte included.
+Between requests uvicorn's own keep-alive limit counts."""
+
+
+class Bounded(HttpToolsProtocol):
+    """Uvicorn's protocol, refusing heads without end, endless pipelines and slow headers."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._unseen = 0
+        self._progress = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._head_came()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a read; count what the parser keeps to itself."""
+        self._progress = False
+        super().data_received(data)
+        self._unseen = 0 if self._progress else self._unseen + len(data)
+        if self._unseen > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The request's head is too large.")
+
+    def on_message_begin(self) -> None:
+        """Note that a head begins; raise, which ends the connection, when too many wait."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise OverflowError("too many pipelined requests")
+        super().on_message_begin()
+        self._progress = True
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """Note that a head is there."""
+        super().on_headers_complete()
+        self._progress = True
+        self._head_came()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body: those are counted, and held back, by who reads them."""
+        super().on_body(body)
+        self._progress = True
+
+    def _await_head(self) -> None:
+        self._head_came()
+        self._patience = self.loop.call_later(HEAD_S, self._too_slow)
+
+    def _head_came(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _too_slow(self) -> None:
+        self._patience = None
+        if not self.transport.is_closing():
+            self.transport.close()
