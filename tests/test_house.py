@@ -33,6 +33,12 @@ def test_a_module_is_short_and_says_what_it_is(path: Path) -> None:
         assert ast.get_docstring(ast.parse(text)), "a module begins with its docstring"
 
 
+def test_no_module_of_the_tests_is_longer_either() -> None:
+    paths = (ROOT / "tests").rglob("*.py")
+    long = [named(path) for path in paths if len(path.read_text().splitlines()) > LONGEST]
+    assert long == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_nothing_is_unpickled_or_loaded_from_unsafe_yaml(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
