@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.errors import Forbidden, SkillNotFound
+from shared.errors import Forbidden
 from shared.models import SYSTEM, Skill
 
 
@@ -37,13 +37,10 @@ class Caller:
         if not self.management and scope not in self.scopes:
             raise Forbidden(f"This credential lacks the scope {scope}")
 
-    def check_allowed(self, skill: Skill, wanted: object) -> None:
-        """Raise SkillNotFound for a skill outside the key's list, as if it did not exist."""
-        if self.allowed_skills is not None and not self.allowed_skills & {
-            skill.name,
-            skill.identity,
-        }:
-            raise SkillNotFound(str(wanted))
+    def allows(self, skill: Skill) -> bool:
+        """Tell whether the key's list has the skill; what it has not does not exist for the key."""
+        allowed = self.allowed_skills
+        return allowed is None or not allowed.isdisjoint((skill.name, skill.identity))
 
 
 LIBRARY = Caller(

@@ -25,9 +25,7 @@ def find(snapshot: Snapshot, request: SubmitRequest, owner: str, caller: Caller)
     Raises SkillNotFound or SkillDisabled.
     """
     wanted = request.skill_id or request.skill_name or ""
-    skill = snapshot.resolve(wanted, owner)
-    caller.check_allowed(skill, wanted)
-    return skill
+    return snapshot.resolve(wanted, owner, caller.allows)
 
 
 def check(skill: Skill, input: dict[str, Any], validators: Validators, limit: int) -> str:

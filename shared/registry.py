@@ -8,7 +8,7 @@ While the subscription is down, each use asks Postgres for the epoch: slower, ne
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -85,16 +85,20 @@ class Snapshot:
                 seen[skill.version] = skill
         return list(seen.values())
 
-    def resolve(self, wanted: str | UUID, owner: str) -> Skill:
+    def resolve(
+        self, wanted: str | UUID, owner: str, allows: Callable[[Skill], bool] = lambda _: True
+    ) -> Skill:
         """Return the skill that an id, a name, ``name@version`` or ``name@constraint`` means.
 
-        Raises SkillNotFound when the owner sees none, SkillDisabled when all it sees are off.
+        What ``allows`` refuses is as if it were not there. Raises SkillNotFound when the owner sees
+        none, SkillDisabled when all it sees are off.
         """
         if isinstance(wanted, UUID):
             skill = self.by_id.get(wanted)
-            found = [skill] if skill and skill.api_key_id in (owner, SYSTEM) else []
+            seen = [skill] if skill and skill.api_key_id in (owner, SYSTEM) else []
+            found = [skill for skill in seen if allows(skill)]
         else:
-            found = self._named(wanted, owner)
+            found = self._named(wanted, owner, allows)
         if not found:
             raise SkillNotFound(str(wanted))
         for skill in found:
@@ -102,9 +106,9 @@ class Snapshot:
                 return skill
         raise SkillDisabled(str(wanted))
 
-    def _named(self, wanted: str, owner: str) -> list[Skill]:
+    def _named(self, wanted: str, owner: str, allows: Callable[[Skill], bool]) -> list[Skill]:
         name, constraint = versions.split(wanted)
-        found = self.versions(name, owner)
+        found = [skill for skill in self.versions(name, owner) if allows(skill)]
         if constraint is None:
             return found
         # Two looks at most, however many versions there are: each takes some 25 µs a version.

@@ -93,7 +93,10 @@ async def list_executions(
     since: Annotated[AwareDatetime | None, Query(description="Created at or after.")] = None,
     until: Annotated[AwareDatetime | None, Query(description="Created before.")] = None,
 ) -> Response:
-    """List executions, newest first: a key's own, or anybody's for management."""
+    """List executions, newest first: a key's own, or anybody's for management.
+
+    Inputs and outputs beyond 8 MiB a page read `{"truncated": true}`; the execution has them.
+    """
     narrowed = Filter(
         owner=caller.seeing(api_key_id),
         skill_id=skill_id,

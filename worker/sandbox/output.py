@@ -14,6 +14,8 @@ STDERR = 2
 LINE_MAX = 64
 """Longest line of a trailer, in bytes."""
 
+CODES = frozenset(map(str, range(256)))
+
 Found = Literal["file", "missing", "unreadable", "large"]
 
 
@@ -156,7 +158,9 @@ def parse(trailer: bytes) -> Ending | None:
     if first == ["unpack"]:
         return Ending(code=None)
     match first:
-        case ["exit", code, kills, *told] if code.isdecimal() and kills.isdecimal():
+        # The program may read the nonce in its supervisor's memory and speak for it: it can only
+        # lie about itself, in words that a supervisor could have said.
+        case ["exit", code, kills, *told] if code in CODES and kills.isdecimal():
             signalled = told == ["signal"]
         case _:
             return None
