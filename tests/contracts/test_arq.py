@@ -56,8 +56,17 @@ async def test_the_members_that_are_used_are_there_and_mean_the_same(worker: Wor
     assert worker.loop.is_running()
     assert isinstance(worker.pool, ArqRedis)
     assert worker._pool is worker.pool
-    for name in ("main", "_poll_iteration", "heart_beat", "start_jobs"):
+    for name in (
+        "main",
+        "_poll_iteration",
+        "heart_beat",
+        "start_jobs",
+        "run_job",
+        "finish_failed_job",
+    ):
         assert inspect.iscoroutinefunction(getattr(worker, name)), name
+    assert list(inspect.signature(worker.run_job).parameters) == ["job_id", "score"]
+    assert list(inspect.signature(worker.finish_failed_job).parameters) == ["job_id", "result_data"]
     assert list(inspect.signature(worker.start_jobs).parameters) == ["job_ids"]
     assert not inspect.iscoroutinefunction(worker._release_sem_dec_counter_on_complete)
 
@@ -84,6 +93,14 @@ def test_the_keys_are_those_of_the_wire() -> None:
     assert constants.in_progress_key_prefix == "arq:in-progress:"
     assert constants.retry_key_prefix == "arq:retry:"
     assert constants.result_key_prefix == "arq:result:"
+    assert constants.abort_jobs_ss == "arq:abort"
+
+
+def test_a_start_that_fails_keeps_its_slot_which_is_why_we_free_it() -> None:
+    source = inspect.getsource(Worker.start_jobs)
+    assert "self.sem.acquire()" in source
+    assert "except (ResponseError, WatchError):" in source
+    assert "self.run_job(job_id, int(score))" in source
 
 
 def test_a_job_s_body_has_the_five_fields() -> None:
