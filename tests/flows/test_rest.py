@@ -150,7 +150,7 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(
             assert await asyncio.to_thread(room.wait) == status, room.logged()
             lines = [line for line in room.logged().splitlines() if not line.startswith("{")]
             assert len(lines) == 1, room.logged()
-            assert lines[0].startswith("dispatcher: ")
+            assert lines[0].startswith("skillfleet dispatcher: ")
             assert told in lines[0]
 
 
