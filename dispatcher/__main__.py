@@ -119,7 +119,7 @@ def listen(settings: Settings) -> socket.socket:
 
 def complain(error: SkillfleetError, status: int) -> int:
     """Print the one line that says why there is no dispatcher."""
-    print(f"dispatcher: {error.message}", file=sys.stderr)  # noqa: T201  # logs may not be set up yet
+    print(f"skillfleet dispatcher: {error.message}", file=sys.stderr)  # noqa: T201  # logs may not be set up yet
     return status
 
 

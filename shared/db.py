@@ -59,13 +59,14 @@ async def connecting() -> AsyncIterator[None]:
         asyncpg.InvalidCatalogNameError,
     ) as error:
         raise ConfigurationError(f"Postgres refuses: {error}. Check SKILLS_DATABASE_URL") from error
+    except ValueError as error:  # asyncpg's own is an InterfaceError too: before what is lost
+        raise ConfigurationError(f"SKILLS_DATABASE_URL is not a Postgres URL: {error}") from error
     except LOST as error:
+        reason = ": ".join(filter(None, (type(error).__name__, str(error))))
         raise Unavailable(
-            f"Postgres can't be reached ({type(error).__name__}). "
+            f"Postgres can't be reached ({reason}). "
             "Check SKILLS_DATABASE_URL and that the server runs"
         ) from error
-    except ValueError as error:
-        raise ConfigurationError(f"SKILLS_DATABASE_URL is not a Postgres URL: {error}") from error
 
 
 async def prepare(connection: Any) -> None:

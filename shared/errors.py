@@ -248,7 +248,8 @@ class SchemaOutdated(SkillfleetError):
 
     def __init__(self, found: str | None, needed: str) -> None:
         super().__init__(
-            f"The database schema is at {found or 'nothing'}, this program needs {needed}. "
+            f"The database {f'schema is at {found}' if found else 'has no schema yet'}, "
+            f"this program needs {needed}. "
             "Run `skillfleet migrate` with the same SKILLS_DATABASE_URL, then start again"
         )
 

@@ -33,6 +33,11 @@ class LiveSettings(Model):
         return self.model_copy(update=set_ones)
 
 
+UNKNOWN = "There is no such setting. Use one of " + ", ".join(
+    map(to_camel, LiveSettings.model_fields)
+)
+
+
 async def read(pool: "Pool[asyncpg.Record]") -> LiveSettings:
     """Return the settings in force."""
     async with reaching():
@@ -83,7 +88,7 @@ def violations(error: ValidationError) -> list[dict[str, str]]:
             "pointer": "".join(
                 f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in item["loc"]
             ),
-            "message": item["msg"],
+            "message": UNKNOWN if item["type"] == "extra_forbidden" else item["msg"],
         }
         for item in error.errors(include_url=False, include_input=False, include_context=False)
     ]

@@ -113,7 +113,11 @@ class Listener:
             try:
                 await self._listen()
             except AWAY as error:
-                log.warning("redis.listener.lost", error=type(error).__name__)
+                log.warning(
+                    "redis.listener.lost",
+                    error=f"{type(error).__name__}: {error}",
+                    hint="Check SKILLS_REDIS_URL and the server; it is tried again",
+                )
             except Exception:
                 log.exception("redis.listener.failed")
             if self.hearing.is_set():

@@ -215,5 +215,5 @@ def explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False, include_input=False):
         name = PREFIX + "_".join(str(part) for part in item["loc"][:2]).upper()
-        lines.append(f"{name}: {item['msg']}")
+        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}")
     return "Wrong settings: " + "; ".join(lines)

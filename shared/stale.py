@@ -52,7 +52,8 @@ UPDATE skill_executions e
    SET status = CASE WHEN again THEN 'pending' ELSE 'error' END,
        error_code = CASE WHEN again THEN NULL ELSE 'worker_lost' END,
        error_message = CASE WHEN again THEN NULL
-           ELSE 'The worker that ran this execution was lost' END,
+           ELSE 'The worker that ran this execution was lost, and it may not run again by itself. '
+                'Look at what it did, then submit it again' END,
        attempts = e.attempts || jsonb_build_object(
            'attempt', e.attempt, 'outcome', 'failed', 'errorCode', 'worker_lost',
            'errorMessage', 'The worker that ran this execution was lost', 'workerId', e.worker_id,

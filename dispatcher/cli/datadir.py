@@ -99,14 +99,18 @@ def take(descriptor: int, data_dir: Path) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process with that number exists."""
+    """Tell whether a process with that number runs; one that nobody reaped does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # gone by now, or no Linux
+        return sys.platform != "linux"
+    return state != "Z"
 
 
 def load(data_dir: Path) -> Credentials | None:

@@ -64,10 +64,20 @@ class Fleet:
         """Keep the rooms running until a signal raises; raise ChildFailed when that is hopeless."""
         while True:
             for child in self.backing:
-                child.check()
+                self.need(child)
             for child in (*self.dispatchers, *self.workers):
                 self.keep(child)
             time.sleep(LOOK_S)
+
+    def need(self, child: Child) -> None:
+        """Raise ChildFailed, saying how to go on, when a service has ended."""
+        code = child.exit_code()
+        if code is not None:
+            raise ChildFailed(
+                f"{child.name} ended with {told(code)}; nothing works without it, so all is "
+                "stopped. Start `skillfleet up` again: data and credentials are kept, and what "
+                f"was accepted goes on.\n{child.tail()}"
+            )
 
     def keep(self, child: Child) -> None:
         """Start a room again that ended unasked; what it ran is taken over meanwhile."""
@@ -78,7 +88,8 @@ class Fleet:
         if len(recent) > RESTARTS:
             raise ChildFailed(
                 f"{child.name} ended with {told(code)}, {len(recent)} times within a minute. "
-                f"Stopping.\n{child.tail()}"
+                "All is stopped. Mend the cause, then start `skillfleet up` again: what was "
+                f"accepted goes on.\n{child.tail()}"
             )
         self.console.print(
             f"{child.name} ended with {told(code)}. Starting it again; its log: {child.log}"
@@ -88,14 +99,23 @@ class Fleet:
     def stop(self) -> None:
         """Stop all of it: workers first, which finish what runs, then what they need to do so.
 
-        A second Ctrl-C during that kills the rooms; the services always end in order.
+        A second Ctrl-C during that cuts off what runs, a third kills the rooms, whose containers
+        then stay until the next `up`; the services always end in order.
         """
+        rooms = (*self.workers, *self.dispatchers)
         try:
-            self.stop_together(self.workers)
-            self.stop_together(self.dispatchers)
+            try:
+                self.stop_together(self.workers)
+                self.stop_together(self.dispatchers)
+            except KeyboardInterrupt:
+                self.console.print("Not waiting any longer: what runs is cut off.")
+                for child in rooms:
+                    child.ask_to_stop()  # a worker takes the second signal for that
+                for child in rooms:
+                    if not child.wait(WORKER_EXTRA_S):
+                        child.kill()
         except KeyboardInterrupt:
-            self.console.print("Not waiting any longer.")
-            for child in (*self.workers, *self.dispatchers):
+            for child in rooms:
                 child.kill()
         for child in self.backing:
             self.insist(child)

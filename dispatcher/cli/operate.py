@@ -17,7 +17,7 @@ import asyncpg
 import typer
 
 from dispatcher.cli import datadir, show
-from shared import db, keys, live, migrate, redis
+from shared import db, keys, live, logging, migrate, redis
 from shared.db import Pool
 from shared.errors import ConfigurationError, NotFound
 from shared.keys import Key
@@ -165,6 +165,7 @@ def with_doors(data_dir: Path, use: Callable[[Doors], Awaitable[T]]) -> T:
 async def doors(data_dir: Path) -> AsyncIterator[Doors]:
     """Open the pools; refuse a schema that is older than this program."""
     settings = load(**addresses(data_dir))
+    logging.configure(settings, "cli")  # to stderr: stdout is for data, such as a new key
     pool = await db.connect(settings, name="skillfleet-cli")
     client = redis.connect(settings)
     try:
@@ -177,7 +178,7 @@ async def doors(data_dir: Path) -> AsyncIterator[Doors]:
 
 def addresses(data_dir: Path) -> dict[str, dict[str, Any]]:
     """Return where Postgres and Redis are when the environment does not say it."""
-    if "SKILLS_DATABASE_URL" in os.environ:
+    if os.environ.get("SKILLS_DATABASE_URL"):  # an empty one counts as none, as for `up`
         return {}
     found = datadir.load(data_dir)
     if found is None:

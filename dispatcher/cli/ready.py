@@ -22,7 +22,8 @@ IMAGES_S = 900.0
 """Three default images over a slow line; after that `up` goes on and says what is missing."""
 LOOK_S = 0.1
 PENDING = ("unknown", "pulling")
-NO_SANDBOX = {"engine": "unavailable", "detail": "no worker serves the queue sandbox"}
+NO_SANDBOX = {"engine": "unserved"}
+"""What a worker says that serves no sandbox queue (SKILLS_WORKER_QUEUES): nothing, on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,13 @@ class Sandbox:
     def settled(self) -> bool:
         """Tell whether nothing is under way: no engine, or each image present or unreachable."""
         if self.engine != "ready":
-            return self.engine == "unavailable"
+            return self.engine in {"unavailable", "unserved"}
         return all(not self.state(image).startswith(PENDING) for image in DEFAULT_IMAGES)
+
+    @property
+    def served(self) -> bool:
+        """Tell whether any worker takes what needs a container; else it waits for one."""
+        return self.engine != "unserved"
 
     @property
     def runs(self) -> bool:
@@ -53,6 +59,8 @@ class Sandbox:
 
     def __str__(self) -> str:
         """Say in one line how the sandbox stands."""
+        if not self.served:
+            return "No worker serves the queue sandbox (SKILLS_WORKER_QUEUES)"
         if self.engine != "ready":
             return (
                 f"Docker engine {self.engine}: {self.detail}"

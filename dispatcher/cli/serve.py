@@ -22,9 +22,14 @@ def register(app: typer.Typer) -> None:
 
 def up(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the API; 0 takes a free one.")
+        int,
+        typer.Option(
+            envvar="SKILLS_HTTP_PORT", min=0, max=65535, help="Port of the API; 0 takes a free one."
+        ),
     ] = 20128,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(envvar="SKILLS_HTTP_HOST", help="Address to listen on.")
+    ] = "127.0.0.1",
     data_dir: Annotated[
         Path,
         typer.Option(
@@ -55,8 +60,7 @@ def up(
 ) -> None:
     """Start a whole fleet on this machine and stay up until Ctrl-C.
 
-    Without --database-url and --redis-url an embedded Postgres and Valkey run too; their data stay
-    in the data directory.
+    Without --database-url and --redis-url it brings its own, with their data in the data directory.
     """
     from dispatcher.cli.up import Options, run
 

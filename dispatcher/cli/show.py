@@ -29,7 +29,7 @@ def rows(found: Sequence[Mapping[str, Any]], *, as_json: bool = False) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for name in found[0]:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name == "id")  # ids are there to be copied
     for row in found:
         table.add_row(*(cell(value) for value in row.values()))
     console().print(table, markup=False)

@@ -1,6 +1,7 @@
 """`skillfleet up`: the whole fleet on one machine, as the same processes a cluster runs."""
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from dispatcher.cli import datadir, embedded, ready, tour
 from dispatcher.cli.datadir import Credentials
 from dispatcher.cli.fleet import Fleet
 from shared import db, keys, redis
-from shared.errors import ErrorCode, SkillfleetError, Unavailable
+from shared.errors import ConfigurationError, ErrorCode, SkillfleetError, Unavailable
 from shared.migrate import migrate
 from shared.settings import Settings, load
 
@@ -95,13 +96,21 @@ def signals() -> Iterator[None]:
 
 
 def free_port(host: str, port: int) -> int:
-    """Return the port to listen on (any free one for 0); raise PortInUse before anything starts."""
+    """Return the port to listen on (any free one for 0), before anything starts.
+
+    Raises PortInUse, or ConfigurationError for a host that this machine does not have.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ConfigurationError(
+                    f"{host} is no address of this machine ({error.strerror}). "
+                    "Choose another with --host, such as 127.0.0.1"
+                ) from None
             raise PortInUse(
                 f"Port {port} on {host} is in use or can't be had ({error.strerror}). Is another "
                 "`skillfleet up` running there? Stop it, or choose another port, such as "

@@ -49,7 +49,7 @@ async def test_migrating_again_changes_nothing(database_url: str) -> None:
 async def test_an_empty_database_is_refused_with_what_to_do(empty_database_url: str) -> None:
     async with pool_to(empty_database_url) as pool:
         assert await migrate.current(pool) is None
-        with pytest.raises(SchemaOutdated, match=r"at nothing.*skillfleet migrate"):
+        with pytest.raises(SchemaOutdated, match=r"no schema yet.*skillfleet migrate"):
             await migrate.require(pool)
 
 

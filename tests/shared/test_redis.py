@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from structlog.testing import capture_logs
 
 from shared import redis as ours
 from shared.errors import ConfigurationError
@@ -140,3 +141,17 @@ async def test_starting_without_a_redis_does_not_wait_for_ever(proxy: Proxy) -> 
         await made.listener.stop()
         with pytest.raises(RedisError):
             await client.ping()
+
+
+async def test_a_redis_that_is_away_is_named_in_the_log_without_the_password() -> None:
+    client = connect(make_settings(redis_url="redis://me:hush-hush@127.0.0.1:1/0"))
+    listener = Listener(client)
+    listener.on("test:a", Ear(client)._message)
+    with capture_logs() as captured:
+        await listener.start()
+        await listener.stop()
+    await client.aclose()
+    lost = next(line for line in captured if line["event"] == "redis.listener.lost")
+    assert "127.0.0.1:1" in lost["error"]
+    assert "SKILLS_REDIS_URL" in lost["hint"]
+    assert "hush-hush" not in str(captured)

@@ -88,6 +88,7 @@ async def test_the_work_of_a_lost_worker_is_retried_or_ended(
     assert (back["status"], back["worker_id"], back["error_code"]) == ("pending", None, None)
     ended = await row(pool, over)
     assert (ended["status"], ended["error_code"]) == ("error", "worker_lost")
+    assert "submit it again" in ended["error_message"]
     assert ended["started_at"] <= ended["finished_at"]
     assert ended["duration_ms"] >= 0
     for found in (back, ended):

@@ -10,6 +10,7 @@ import pytest
 from dispatcher.cli import datadir
 from dispatcher.cli.datadir import Credentials, DataDirBusy
 from shared.errors import SkillfleetError
+from tests.requires import missing
 
 CREDENTIALS = Credentials(
     url="http://127.0.0.1:1",
@@ -95,6 +96,19 @@ def test_what_a_killed_one_left_running_is_waited_for(
         end_it.stdin.close()
         with datadir.locked(tmp_path):
             end_it.wait(20)
+
+
+def test_a_process_that_nobody_reaped_does_not_count_as_running() -> None:
+    if sys.platform != "linux":
+        missing("linux", "only /proc tells what nobody reaped")
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as one:
+        assert datadir.alive(one.pid)
+        one.kill()
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+        os.kill(one.pid, 0)  # its number is still taken
+        assert not datadir.alive(one.pid)
 
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:

@@ -80,8 +80,18 @@ async def test_a_room_that_ends_again_and_again_stops_the_fleet_with_its_log(
         await ended(made)
         fleet.keep(made)
     await ended(made)
-    with pytest.raises(ChildFailed, match="the reason"):
+    with pytest.raises(ChildFailed, match=r"(?s)start `skillfleet up` again.*the reason"):
         fleet.keep(made)
+
+
+async def test_a_service_that_is_lost_stops_all_and_says_how_to_go_on(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    made = child(tmp_path, "import sys; sys.exit('the reason')", "Valkey")
+    fleet.backing = (made,)
+    await ended(made)
+    with pytest.raises(ChildFailed, match=r"(?s)Start `skillfleet up` again.*the reason"):
+        fleet.watch()
 
 
 async def test_workers_stop_before_the_dispatcher_and_a_stubborn_one_is_killed(
@@ -97,6 +107,34 @@ async def test_workers_stop_before_the_dispatcher_and_a_stubborn_one_is_killed(
     assert stubborn.exit_code() == -signal.SIGKILL
     assert front.exit_code() == -signal.SIGTERM
     assert "worker 1 did not stop within" in said(fleet)
+
+
+async def test_a_second_interruption_asks_a_room_again_instead_of_killing_it(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    # As a worker does: at the first signal it lets finish what runs, at the second it cuts it off.
+    made = child(
+        tmp_path,
+        "import os, signal, sys\n"
+        "def first(*_):\n"
+        "    signal.signal(15, lambda *_: sys.exit(7))\n"
+        "    os.kill(os.getppid(), signal.SIGUSR1)\n"
+        "signal.signal(15, first); print('up', flush=True)\n"
+        "while True: signal.pause()",
+    )
+    fleet.workers.append(made)
+    await up(made)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        fleet.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert made.exit_code() == 7
+    assert "what runs is cut off" in said(fleet)
 
 
 async def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_secret_setting_is_never_shown(fleet: dict[str, str]) -> None:
     assert json.loads(changed.stdout)["skillsmpApiKey"] is not None
 
 
+def test_an_unknown_setting_is_refused_with_those_there_are(fleet: dict[str, str]) -> None:
+    refused = skillfleet("settings", "set", "skillsenabled", "true", env=fleet)
+    assert refused.returncode == 2
+    assert "skillsEnabled" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("executionTimeoutMs", "soon"), ("noSuchSetting", "1")]
 )
@@ -82,6 +88,20 @@ async def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(
     assert skillfleet("keys", "revoke", "key_of_nobody", env=fleet).returncode == 1
 
 
+def test_a_listed_id_is_never_folded(fleet: dict[str, str]) -> None:
+    scopes = [word for scope in keys.SCOPES for word in ("--scope", scope)]
+    made = skillfleet("keys", "create", "a long name " * 9, *scopes, "--json", env=fleet)
+    assert json.loads(made.stdout)["id"] in skillfleet("keys", "list", env=fleet).stdout
+
+
+def test_stdout_holds_the_key_alone_also_when_redis_is_away(database_url: str) -> None:
+    away = {"SKILLS_DATABASE_URL": database_url, "SKILLS_REDIS_URL": "redis://127.0.0.1:1/0"}
+    made = skillfleet("keys", "create", "gateway", env=away)
+    assert made.returncode == 0, made.stderr
+    assert len(made.stdout.split()) == 1, made.stdout
+    assert "registry.publish.failed" in made.stderr
+
+
 def test_an_unknown_scope_is_wrong_usage(fleet: dict[str, str]) -> None:
     refused = skillfleet("keys", "create", "x", "--scope", "everything", env=fleet)
     assert refused.returncode == 2
@@ -95,7 +115,9 @@ def test_the_data_directory_of_an_up_is_enough(
     assert nowhere.returncode == 2
     assert "SKILLS_DATABASE_URL" in nowhere.stderr
     datadir.save(tmp_path, Credentials("http://x", "t", "k", "id", database_url, redis_url))
-    assert skillfleet("keys", "list", "--data-dir", str(tmp_path)).returncode == 0
+    for variables in ({}, {"SKILLS_DATABASE_URL": ""}):
+        listed = skillfleet("keys", "list", "--data-dir", str(tmp_path), env=variables)
+        assert listed.returncode == 0, listed.stderr
 
 
 def test_a_schema_that_is_too_old_and_a_server_that_is_away_say_what_to_do(

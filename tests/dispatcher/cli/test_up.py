@@ -167,15 +167,40 @@ async def test_with_services_of_ones_own_nothing_is_embedded(
     assert process.wait(60) == 0
 
 
+@pytest.mark.timeout(180)
+def test_the_tour_leaves_out_what_no_worker_serves(tmp_path: Path) -> None:
+    done = skillfleet(
+        *("up", "--exit-after-tour", "--port", "0", "--data-dir", str(tmp_path / "data")),
+        env={"SKILLS_WORKER_QUEUES": "direct"},
+        deadline_s=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left out" in done.stdout
+    assert "SKILLS_WORKER_QUEUES" in done.stdout
+
+
+def test_a_host_of_another_machine_is_said_before_anything_starts(tmp_path: Path) -> None:
+    for host in ("192.0.2.1", "nobody.invalid"):
+        refused = skillfleet("up", "--host", host, "--data-dir", str(tmp_path / "data"))
+        assert refused.returncode == 2
+        assert f"{host} is no address of this machine" in refused.stderr
+        assert "--host" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused = skillfleet("up", "--port", str(port), "--data-dir", str(tmp_path / "data"))
-    assert refused.returncode == 4
-    assert f"Port {port}" in refused.stderr
-    assert "--port" in refused.stderr
+        data = ("--data-dir", str(tmp_path / "data"))
+        for refused in (
+            skillfleet("up", "--port", str(port), *data),
+            skillfleet("up", *data, env={"SKILLS_HTTP_PORT": str(port)}),
+        ):
+            assert refused.returncode == 4
+            assert f"Port {port}" in refused.stderr
+            assert "--port" in refused.stderr
     assert not (tmp_path / "data").exists()
 
 
