@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from tests.factories import redis_to
 from tests.requires import missing
 from tests.services import (
     MANAGEMENT_TOKEN,
@@ -61,6 +62,12 @@ def redis_url(live_services: Services) -> Iterator[str]:
     emptied(live_services.redis_url)
     yield live_services.redis_url
     emptied(live_services.redis_url)
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with redis_to(redis_url) as client:
+        yield client
 
 
 @pytest.fixture

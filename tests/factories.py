@@ -197,3 +197,10 @@ async def serving(room: Room, *, slots: int = 4, poll_s: float = 0.5) -> AsyncIt
         room.stopping.set()
         await emptied([loop])
         await end(task)
+
+
+async def ran(room: Room, handler: str, **changes: Any) -> dict[str, Any]:
+    """Run one execution here and return its row."""
+    execution_id = await submit(room.executions, handler=handler, **changes)
+    assert await run_execution(room, execution_id)
+    return dict(await row(room.pool, execution_id))

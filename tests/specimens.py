@@ -75,6 +75,13 @@ async def flaky(input: dict[str, Any], context: Context) -> dict[str, Any]:
     return {"attempt": context.attempt}
 
 
+@handler("flaky-gate", idempotent=True)
+async def flaky_gate(input: dict[str, Any], context: Context) -> dict[str, Any]:
+    if context.attempt == 1:
+        raise Retry("not yet", after_s=0)
+    return await passed(input, context)
+
+
 @handler("flaky-once")
 async def flaky_once(input: dict[str, Any], context: Context) -> dict[str, Any]:
     raise Retry("never again", after_s=0)

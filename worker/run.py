@@ -1,6 +1,7 @@
 """One execution on this worker: claim, attempt, finish, announce."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -44,14 +45,18 @@ async def run_execution(room: Room, execution_id: UUID) -> bool:
         if claim is None:
             log.debug("run.not_ours")
             return not await for_another(room, execution_id)
-        await run_claim(room, claim, snapshot)
-        return True
+        ending = await run_claim(room, claim, snapshot)
     finally:
         room.held.discard(execution_id)
+    # Let go of before it is announced, and only once: the next attempt, which the announcement
+    # rings for, may be taken up here at once and holds the same id.
+    if ending is not None:
+        await announced(room, claim, ending)
+    return True
 
 
-async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> None:
-    """Attempt, finish, announce. From here on the row is ours: whatever happens, it ends."""
+async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> Ending | None:
+    """Attempt and finish; None when the row was not ours any more. Whatever happens, it ends."""
     structlog.contextvars.bind_contextvars(skill=claim.skill_name, attempt=claim.attempt)
     log.info("execution.started", handler=claim.handler)
     began = asyncio.get_running_loop().time()
@@ -64,10 +69,9 @@ async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> None:
     elsewhere = outcome.nothing_ran and await another_can(room, claim)
     ending = retry.decide(claim, outcome, duration_ms, elsewhere=elsewhere)
     if await finished(room, ending):
-        room.held.discard(claim.id)  # the next attempt may be rung for and picked up here
-        await announced(room, claim, ending)
-    else:
-        log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
+        return ending
+    log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
+    return None
 
 
 async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
@@ -114,14 +118,13 @@ async def announced(room: Room, claim: Claim, ending: Ending) -> None:
 
 def unstorable(ending: Ending) -> Ending:
     """Return an ending for a row whose own Postgres would not take."""
-    return Ending(
-        id=ending.id,
-        attempt=ending.attempt,
-        worker_id=ending.worker_id,
+    return replace(
+        ending,
         status=Status.ERROR,
+        output=None,
         error_code=ErrorCode.INTERNAL,
         error_message="The result could not be stored",
-        duration_ms=ending.duration_ms,
+        history=None,
     )
 
 

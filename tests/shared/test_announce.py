@@ -1,14 +1,11 @@
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import asyncpg
-import pytest
 
 from shared import skills
 from shared.announce import BuiltinSkill, HandlerInfo, announce
 from shared.models import SkillUpdate
-from tests.factories import pool_to
 
 INFO = HandlerInfo(
     name="file_read",
@@ -23,12 +20,6 @@ INFO = HandlerInfo(
     retry_on_timeout=False,
 )
 SKILL = BuiltinSkill(schema={"input": {"type": "object"}}, policy="manual", tags=("files",))
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 async def epoch(pool: "asyncpg.Pool[asyncpg.Record]") -> int:

@@ -11,17 +11,11 @@ from shared.events import Waiters, publish_finished
 from shared.executions import Ending, Executions
 from shared.redis import FINISHED_CHANNEL, Listener
 from shared.states import Status
-from tests.factories import pool_to, redis_to, submit
+from tests.factories import redis_to, submit
 from tests.faults.proxy import proxied
 from tests.signals import until
 
 SOON_S = 10.0
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

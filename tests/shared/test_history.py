@@ -1,4 +1,3 @@
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -10,15 +9,9 @@ from shared import history
 from shared.executions import Ending, Executions
 from shared.history import Filter
 from shared.states import Status
-from tests.factories import new_execution, pool_to
+from tests.factories import new_execution
 
 ECHO = ["echo"]
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -22,25 +22,13 @@ from shared.redis import (
 )
 from shared.registry import FOLLOW_S, Registry, decode, encode
 from shared.tasks import end
-from tests.factories import install, pool_to, redis_to, registry_of
+from tests.factories import install, registry_of
 from tests.signals import until
 
 BEYOND = 2**62
 """An epoch that no Postgres reaches."""
 
 NOISE = [b"\xff\xfe", b"", b"-1", b"9" * 5000, "٣".encode(), b"1e9", b"x" * 1_000_000]
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with redis_to(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

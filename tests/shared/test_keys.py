@@ -1,4 +1,3 @@
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -6,13 +5,6 @@ import pytest
 
 from shared import keys
 from shared.errors import InvalidInput
-from tests.factories import pool_to
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 async def test_a_key_is_found_by_its_secret_which_is_stored_nowhere(

@@ -1,4 +1,3 @@
-from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -7,13 +6,6 @@ import pytest
 from shared import live
 from shared.errors import InvalidInput
 from shared.live import MASK, LiveSettings
-from tests.factories import pool_to
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 async def test_without_rows_the_defaults_hold(pool: "asyncpg.Pool[asyncpg.Record]") -> None:

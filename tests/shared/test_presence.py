@@ -1,17 +1,7 @@
-from collections.abc import AsyncIterator
-
 import asyncpg
-import pytest
 
 from shared import presence
 from shared.presence import Presence
-from tests.factories import pool_to
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 def worker(**changes: object) -> Presence:

@@ -1,5 +1,4 @@
 import pickle
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,13 +13,6 @@ from uuid_utils.compat import uuid7
 
 from shared.queue import ENTRY_TTL_MS, FUNCTION, Entry, Queue, deserialize, serialize
 from shared.redis import bell_key, queue_key
-from tests.factories import redis_to
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with redis_to(redis_url) as client:
-        yield client
 
 
 def entry(**changes: Any) -> Entry:

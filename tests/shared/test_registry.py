@@ -14,21 +14,9 @@ from shared.errors import SkillDisabled, SkillNotFound
 from shared.models import SkillUpdate
 from shared.redis import REGISTRY, REGISTRY_CHANNEL, REGISTRY_LOCK, REGISTRY_TTL_MS
 from shared.registry import Registry, decode, encode
-from tests.factories import install, pool_to, redis_to, registry_of
+from tests.factories import install, registry_of
 from tests.faults.proxy import proxied
 from tests.signals import until
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with redis_to(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -8,13 +7,7 @@ import pytest
 from shared import skills
 from shared.errors import NotFound, SkillExists
 from shared.models import Skill, SkillUpdate
-from tests.factories import install, pool_to
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
+from tests.factories import install
 
 
 async def test_a_name_and_version_is_taken_once_an_owner(

@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,16 +11,10 @@ from shared.db import transaction
 from shared.executions import Ending, Executions
 from shared.presence import Presence
 from shared.states import Status
-from tests.factories import new_execution, pool_to, row, submit
+from tests.factories import new_execution, row, submit
 
 ECHO = ["echo"]
 LOST_AFTER_S = 12.0
-
-
-@pytest.fixture
-async def pool(database_url: str) -> "AsyncIterator[asyncpg.Pool[asyncpg.Record]]":
-    async with pool_to(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture

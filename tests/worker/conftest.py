@@ -1,20 +1,21 @@
 """Fixtures of the loop's tests."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
-from redis.asyncio import Redis
 
-from tests.factories import redis_to
+from tests.factories import room_in
 from tests.worker.pulling import Desk
-
-
-@pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    async with redis_to(redis_url) as client:
-        yield client
+from worker.room import Room
 
 
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
+
+
+@pytest.fixture
+async def room(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Room]:
+    async with room_in(database_url, redis_url, tmp_path) as opened:
+        yield opened

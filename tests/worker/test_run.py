@@ -1,39 +1,19 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-import asyncpg
 import pytest
 from uuid_utils.compat import uuid7
 
 from shared import live, presence
-from shared.db import LOST
-from shared.errors import Unavailable
 from shared.presence import Presence
 from shared.redis import FINISHED_CHANNEL, queue_key
-from shared.states import Status
-from tests.factories import install, redis_to, room_in, row, submit
-from tests.faults.proxy import proxied
+from tests.factories import install, ran, redis_to, row, submit
 from tests.signals import until
 from worker.room import Room
 from worker.run import run_execution
-
-
-@pytest.fixture
-async def room(database_url: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Room]:
-    async with room_in(database_url, redis_url, tmp_path) as opened:
-        yield opened
-
-
-async def ran(room: Room, handler: str, **changes: Any) -> dict[str, Any]:
-    """Run one execution here and return its row."""
-    execution_id = await submit(room.executions, handler=handler, **changes)
-    assert await run_execution(room, execution_id)
-    return dict(await row(room.pool, execution_id))
 
 
 async def queued(room: Room) -> list[str]:
@@ -273,62 +253,3 @@ async def test_a_fenced_ending_is_dropped_and_announced_to_nobody(
     gate.touch()
     await running
     assert await row(room.pool, execution_id) == taken
-
-
-async def test_an_ending_waits_for_a_postgres_that_went_away(
-    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish, refusals = room.executions._finish, 3
-
-    async def away_at_first(rows: Any) -> Any:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise Unavailable("away") from ConnectionResetError()
-        return await finish(rows)
-
-    monkeypatch.setattr(room.executions._finishes, "_flush", away_at_first)
-    done = await ran(room, "echo", input='{"kept": true}')
-    assert (done["status"], done["output"], refusals) == ("success", {"kept": True}, 0)
-
-
-async def test_a_postgres_that_drops_its_connections_costs_no_execution(
-    room: Room, tmp_path: Path
-) -> None:
-    log, gate = tmp_path / "log", tmp_path / "open"
-    given = json.dumps({"log": str(log), "open": str(gate)})
-    execution_id = await submit(room.executions, handler="gate-once", input=given)
-    running = asyncio.create_task(run_execution(room, execution_id))
-
-    async def started() -> bool:
-        return log.exists()
-
-    await until(started, "it has started")
-    connection = await asyncpg.connect(room.settings.database.url)
-    await connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    await connection.close()
-    gate.touch()
-    await running
-
-    async def read() -> Any:
-        try:
-            return await row(room.pool, execution_id)
-        except LOST:
-            return None
-
-    assert (await until(read, "the row is read"))["status"] == "success"
-
-
-async def test_without_redis_the_row_is_ended_all_the_same(
-    database_url: str, redis_url: str, tmp_path: Path
-) -> None:
-    async with (
-        proxied(redis_url) as proxy,
-        room_in(database_url, proxy.url, tmp_path) as room,
-    ):
-        await proxy.cut()
-        assert (await ran(room, "echo"))["status"] == Status.SUCCESS
-        assert (await ran(room, "flaky", input='{"failures": 1}'))["status"] == Status.PENDING
