@@ -24,7 +24,7 @@ from dispatcher.offers import Offers
 from shared import db, history, migrate, skills
 from shared.batcher import Batcher
 from shared.db import Pool
-from shared.errors import IdentityConflict, NotFound, SwitchedOff, Unavailable
+from shared.errors import ErrorCode, IdentityConflict, NotFound, SwitchedOff, Unavailable
 from shared.events import Waiters
 from shared.executions import Executions, Existing, NewExecution
 from shared.history import Filter
@@ -47,7 +47,7 @@ WAIT_MAX_S = 120.0
 
 
 UNREADABLE = {
-    "code": "unavailable",
+    "code": ErrorCode.UNAVAILABLE,
     "message": "The execution is committed, but the database can't be read right now; ask again",
 }
 
@@ -263,7 +263,7 @@ class Dispatcher:
             log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
             return (
                 {
-                    "code": "queue_unavailable",
+                    "code": ErrorCode.QUEUE_UNAVAILABLE,
                     "message": "The execution is committed and will run once the queue is back",
                 },
             )

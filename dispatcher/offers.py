@@ -6,6 +6,7 @@ import asyncpg
 
 from shared import presence
 from shared.db import Pool, reaching
+from shared.errors import ErrorCode
 from shared.models import Skill
 
 FRESH_S = 2.0
@@ -27,7 +28,7 @@ class Offers:
             return ()
         return (
             {
-                "code": "no_worker",
+                "code": ErrorCode.NO_WORKER,
                 "message": f"No live worker offers the handler {skill.handler}; "
                 "the execution waits for one",
             },

@@ -23,7 +23,7 @@ Between requests uvicorn's own keep-alive limit counts."""
 class Bounded(HttpToolsProtocol):
     """Uvicorn's protocol, refusing heads without end, endless pipelines and slow headers."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._unseen = 0

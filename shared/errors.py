@@ -56,10 +56,10 @@ class ErrorCode(StrEnum):
     SKILLS_DISABLED = "skills_disabled"
     UNAVAILABLE = "unavailable"
     QUEUE_UNAVAILABLE = "queue_unavailable"
+    NO_WORKER = "no_worker"
     INTERNAL = "internal"
     # endings of an execution
     HANDLER_FAILED = "handler_failed"
-    HANDLER_MISSING = "handler_missing"
     INVALID_OUTPUT = "invalid_output"
     OUTPUT_TOO_LARGE = "output_too_large"
     TIMED_OUT = "timed_out"

@@ -11,16 +11,13 @@ from typing import Any, TypedDict
 from uuid import UUID
 
 import msgspec
-from arq.constants import default_queue_name, job_key_prefix
+from arq.constants import job_key_prefix
 from arq.jobs import DeserializationError, serialize_job
 from arq.utils import timestamp_ms, to_unix_ms
 from redis.asyncio import Redis
 
 from shared.redis import BELL_TTL_MS, bell_key, queue_key
 
-__all__ = ["DEFAULT_QUEUE", "FUNCTION", "Entry", "Queue", "deserialize", "serialize"]
-
-DEFAULT_QUEUE = default_queue_name
 FUNCTION = "execute"
 """The one arq function there is; its one argument is the execution's id."""
 

@@ -85,6 +85,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     built = dict(pairs)
     if len(built) != len(pairs):
         seen: set[str] = set()
+        # `add` returns None, so a new key goes on to the next
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise InvalidInput(f"The key {twice[:100]!r} comes twice in one object. Send it once")
     return built

@@ -38,7 +38,7 @@ def highest(constraint: str, versions: tuple[str, ...]) -> str | None:
     # The library knows `=`, but `==` would match nothing there.
     wanted = operator.replace("==", "=") + plain(version)
     candidates = {plain(version): version for version in versions if is_version(version)}
-    found = max_satisfying(list(candidates), wanted, loose=False)  # type: ignore[no-untyped-call]
+    found = max_satisfying(list(candidates), wanted, loose=False)  # type: ignore[no-untyped-call]  # it ships no types
     return None if found is None else candidates[found]
 
 

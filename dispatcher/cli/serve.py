@@ -8,7 +8,6 @@ from typing import Annotated, NoReturn
 import typer
 
 from dispatcher.cli import datadir, show
-from shared.errors import Unavailable
 from shared.settings import load
 
 
@@ -89,26 +88,9 @@ def worker() -> None:
 
 def migrate() -> None:
     """Bring the database at SKILLS_DATABASE_URL to this program's schema; safe to run twice."""
-    import asyncpg
-
-    from shared import db
     from shared.migrate import migrate as upgrade
 
-    settings = load()
-    try:
-        print(upgrade(settings.database.url))
-    except (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        asyncpg.InvalidCatalogNameError,
-    ) as error:
-        raise Unavailable(
-            f"Postgres refuses the login: {error}. Check SKILLS_DATABASE_URL"
-        ) from None
-    except db.LOST as error:
-        raise Unavailable(
-            f"Postgres can't be reached ({type(error).__name__}: {error}). "
-            "Check SKILLS_DATABASE_URL and the server"
-        ) from None
+    print(upgrade(load().database.url))
 
 
 def become(room: str) -> NoReturn:

@@ -150,7 +150,10 @@ async def test_a_slow_body_is_not_a_slow_head(port: int, monkeypatch: pytest.Mon
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 3\r\n\r\n")
     for _ in range(3):
-        await asyncio.sleep(0.15)
+        # A connection that came later and says nothing is ended: the time for a head has passed.
+        later, later_writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(later.read(), 20) == b""
+        later_writer.close()
         writer.write(b"x")
     assert (await reader.read()).endswith(b"3")
     writer.close()

@@ -24,6 +24,17 @@ NETWORKLESS: dict[str, Any] = {
 }
 """Inputs that may safely run twice: whatever they do is gone with the container."""
 
+SANDBOXED: dict[str, Any] = {
+    "queue": "sandbox",
+    "timeout_ms": lambda settings: settings.sandbox.timeout_ms,
+    "max_timeout_ms": MAX_TIMEOUT_MS,
+    "timeout_input": "timeoutMs",
+    "keeps_deadline": True,
+    "idempotent": NETWORKLESS,
+    "builtin": True,
+}
+"""What every handler declares that runs its call in a container."""
+
 NO_NETWORK_NOTE = (
     "The call asked for network access, which this fleet does not give: it ran without. "
     "An operator can open it with SKILLS_SANDBOX_NETWORK_ENABLED=true"

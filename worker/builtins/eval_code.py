@@ -9,8 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from worker.builtins._sandboxed import (
-    MAX_TIMEOUT_MS,
-    NETWORKLESS,
+    SANDBOXED,
     SandboxedInput,
     SandboxedOutput,
     contained,
@@ -49,16 +48,10 @@ class EvalCodeResult(SandboxedOutput):
 
 @handler(
     "eval_code",
-    queue="sandbox",
     policy="hybrid",
-    timeout_ms=lambda settings: settings.sandbox.timeout_ms,
-    max_timeout_ms=MAX_TIMEOUT_MS,
-    timeout_input="timeoutMs",
-    keeps_deadline=True,
-    idempotent=NETWORKLESS,
-    builtin=True,
     description=__doc__,
     tags=("code", "javascript", "python", "sandbox"),
+    **SANDBOXED,
 )
 async def eval_code(input: EvalCode, context: Context) -> EvalCodeResult:
     """Run the code; every ending but exit code 0 is raised, with the output."""

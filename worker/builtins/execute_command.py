@@ -9,9 +9,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from worker.builtins._sandboxed import (
-    MAX_TIMEOUT_MS,
-    NETWORKLESS,
     NO_NUL,
+    SANDBOXED,
     SandboxedInput,
     SandboxedOutput,
     Text,
@@ -46,16 +45,10 @@ class ExecuteCommandResult(SandboxedOutput):
 
 @handler(
     "execute_command",
-    queue="sandbox",
     policy="manual",
-    timeout_ms=lambda settings: settings.sandbox.timeout_ms,
-    max_timeout_ms=MAX_TIMEOUT_MS,
-    timeout_input="timeoutMs",
-    keeps_deadline=True,
-    idempotent=NETWORKLESS,
-    builtin=True,
     description=__doc__,
     tags=("command", "shell", "sandbox"),
+    **SANDBOXED,
 )
 async def execute_command(input: ExecuteCommand, context: Context) -> ExecuteCommandResult:
     """Run the command; every ending but exit code 0 is raised, with the output."""
