@@ -10,13 +10,19 @@ import asyncpg
 
 from shared.db import Pool
 
-FRESH_S = 12.0
-"""A heartbeat older than this is a worker that is gone (four beats of the default)."""
+LIVE_WORKER = (
+    "stopped_at IS NULL AND heartbeat_at > clock_timestamp() - lease_ms * interval '1 millisecond'"
+)
+"""A worker is there until it says that it stops, or is not heard of for its own lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """What a worker says of itself. ``sandbox`` is Sandbox.state(), None without that queue."""
+    """What a worker says of itself. ``sandbox`` is Sandbox.state(), None without that queue.
+
+    ``rates`` are executions a second that it ends, by queue; ``consuming`` is false while its loops
+    have not looked at their queues for a while.
+    """
 
     id: str
     host: str
@@ -26,19 +32,21 @@ class Presence:
     slots: int
     running: int
     sandbox: dict[str, Any] | None
+    lease_ms: int
+    rates: dict[str, float]
+    consuming: bool
 
 
 BEAT = """
-INSERT INTO workers (id, host, pid, queues, handlers, slots, running, sandbox)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO workers (id, host, pid, queues, handlers, slots, running, sandbox, lease_ms, rates)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (id) DO UPDATE
-   SET running = excluded.running, sandbox = excluded.sandbox, heartbeat_at = clock_timestamp()
+   SET running = excluded.running, sandbox = excluded.sandbox, rates = excluded.rates,
+       heartbeat_at = clock_timestamp(),
+       consumed_at = CASE WHEN $11 THEN clock_timestamp() ELSE workers.consumed_at END
 """
 
-LIVE = """
-SELECT id, queues, handlers, sandbox FROM workers
- WHERE stopped_at IS NULL AND heartbeat_at > clock_timestamp() - $1 * interval '1 second'
-"""
+LIVE = f"SELECT id, queues, handlers, sandbox, slots, rates FROM workers WHERE {LIVE_WORKER}"
 
 
 async def beat(pool: "Pool[asyncpg.Record]", me: Presence) -> None:
@@ -53,6 +61,9 @@ async def beat(pool: "Pool[asyncpg.Record]", me: Presence) -> None:
         me.slots,
         me.running,
         me.sandbox,
+        me.lease_ms,
+        me.rates,
+        me.consuming,
     )
 
 
@@ -61,9 +72,9 @@ async def leave(pool: "Pool[asyncpg.Record]", worker_id: str) -> None:
     await pool.execute("UPDATE workers SET stopped_at = clock_timestamp() WHERE id = $1", worker_id)
 
 
-async def live(pool: "Pool[asyncpg.Record]", fresh_s: float = FRESH_S) -> list[asyncpg.Record]:
-    """Return the workers with a fresh heartbeat: id, queues, handlers, sandbox."""
-    rows: list[asyncpg.Record] = await pool.fetch(LIVE, fresh_s)
+async def live(pool: "Pool[asyncpg.Record]") -> list[asyncpg.Record]:
+    """Return the workers that are there: id, queues, handlers, sandbox, slots, rates."""
+    rows: list[asyncpg.Record] = await pool.fetch(LIVE)
     return rows
 
 

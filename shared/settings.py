@@ -117,9 +117,8 @@ class Worker(Group):
     queues: CommaList = ("direct", "sandbox")
     concurrency: int = Field(32, ge=1, le=10_000)
     grace_ms: int = Field(20_000, ge=0)
-    heartbeat_ms: int = Field(3_000, ge=100)
-    lost_after_ms: int = Field(12_000, ge=500)
-    sweep_ms: int = Field(3_000, ge=100)
+    lease_ms: int = Field(10_000, ge=500)
+    sweep_ms: int = Field(500, ge=50)
     poll_ms: int = Field(500, ge=10)
 
     split = field_validator("queues", mode="before")(split_commas)
