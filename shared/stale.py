@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.executions import MOMENT, RUNNABLE
+from shared.presence import LIVE_WORKER
 from shared.queue import Entry
 
 BATCH = 1000
@@ -42,8 +43,7 @@ LOST = f"""
 WITH gone AS (
     SELECT id FROM skill_executions e
      WHERE status = 'running' AND CASE WHEN $2::text IS NULL THEN NOT EXISTS (
-             SELECT FROM workers w WHERE w.id = e.worker_id AND w.stopped_at IS NULL
-                AND w.heartbeat_at > clock_timestamp() - $1 * interval '1 second')
+             SELECT FROM workers WHERE workers.id = e.worker_id AND {LIVE_WORKER})
          ELSE worker_id = $2 AND NOT id = ANY($3::uuid[])
               AND started_at < clock_timestamp() - $1 * interval '1 second' END
      ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED

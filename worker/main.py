@@ -101,7 +101,7 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
         if "sandbox" in settings.worker.queues:
             await sandbox.start()
         # Before the first claim: a running row of a worker without presence is taken for lost.
-        await presence.beat(pool, me(room, 0))
+        await presence.beat(pool, me(room, 0, {}, consuming=True))
         try:
             yield room
         finally:
@@ -149,7 +149,7 @@ async def sandbox_sweep(room: Room) -> None:
     """Remove what dead workers left on this worker's engine, every few seconds."""
     while "sandbox" in room.settings.worker.queues:
         try:
-            rows = await presence.live(room.pool, room.settings.worker.lost_after_ms / 1000)
+            rows = await presence.live(room.pool)
             await room.sandbox.sweep({room.id, *(row["id"] for row in rows)})
         except Exception as error:
             log.warning("sandbox.sweep.failed", error=type(error).__name__)

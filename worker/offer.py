@@ -64,17 +64,18 @@ def skill(handler: Handler) -> BuiltinSkill | None:
 
 
 async def beat(room: Room, running: Callable[[], int]) -> None:
-    """Write the presence row every ``heartbeat_ms`` until cancelled."""
+    """Write the presence row four times a lease until cancelled."""
+    every_s = room.settings.worker.lease_ms / 4000
     while True:
         try:
-            async with asyncio.timeout(room.settings.worker.lost_after_ms / 2000):
-                await presence.beat(room.pool, me(room, running()))
+            async with asyncio.timeout(2 * every_s):
+                await presence.beat(room.pool, me(room, running(), {}, consuming=True))
         except Exception as error:
             log.warning("presence.failed", error=type(error).__name__)
-        await asyncio.sleep(room.settings.worker.heartbeat_ms / 1000)
+        await asyncio.sleep(every_s)
 
 
-def me(room: Room, running: int) -> Presence:
+def me(room: Room, running: int, rates: dict[str, float], *, consuming: bool) -> Presence:
     """Return this worker's presence as of now."""
     settings = room.settings
     return Presence(
@@ -86,4 +87,7 @@ def me(room: Room, running: int) -> Presence:
         slots=settings.worker.concurrency,
         running=running,
         sandbox=room.sandbox.state() if "sandbox" in settings.worker.queues else None,
+        lease_ms=settings.worker.lease_ms,
+        rates=rates,
+        consuming=consuming,
     )

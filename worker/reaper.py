@@ -43,7 +43,7 @@ async def keep(room: Room) -> None:
 
 async def sweep(room: Room, *, housekeeping: bool = False) -> None:
     """Do one round, unless another worker is at it."""
-    lost_after_s = room.settings.worker.lost_after_ms / 1000
+    lost_after_s = room.settings.worker.lease_ms / 1000
     async with transaction(room.pool) as connection:
         if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK):
             return
@@ -70,7 +70,7 @@ async def grow(room: Room) -> None:
 
 async def disown(room: Room) -> None:
     """Give back what this worker claimed without learning of it, each worker for itself."""
-    lost_after_s = room.settings.worker.lost_after_ms / 1000
+    lost_after_s = room.settings.worker.lease_ms / 1000
     async with transaction(room.pool) as connection:
         reaped = await stale.reap(connection, lost_after_s, room.id, room.held)
     await told(room, reaped, [])

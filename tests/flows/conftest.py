@@ -28,8 +28,7 @@ SpawnSpecimens = Callable[..., Awaitable[Room]]
 QUICK = {
     "SKILLS_HANDLER_MODULES": f"worker.samples,{SPECIMENS}",
     "SKILLS_WORKER_QUEUES": "direct",
-    "SKILLS_WORKER_HEARTBEAT_MS": "200",
-    "SKILLS_WORKER_LOST_AFTER_MS": "2000",
+    "SKILLS_WORKER_LEASE_MS": "2000",
     "SKILLS_WORKER_SWEEP_MS": "200",
     "SKILLS_WORKER_POLL_MS": "100",
 }

@@ -14,6 +14,9 @@ def worker(**changes: object) -> Presence:
         "slots": 4,
         "running": 0,
         "sandbox": {"engine": "ready"},
+        "lease_ms": 10_000,
+        "rates": {"direct": 1.5},
+        "consuming": True,
     }
     return Presence(**{**fields, **changes})  # type: ignore[arg-type]  # the fields are right
 
@@ -26,6 +29,8 @@ async def test_a_worker_lives_while_it_beats(pool: "asyncpg.Pool[asyncpg.Record]
         "queues": ["direct"],
         "handlers": ["a", "b"],
         "sandbox": {"engine": "ready"},
+        "slots": 4,
+        "rates": {"direct": 1.5},
     }
     await pool.execute("UPDATE workers SET heartbeat_at = heartbeat_at - interval '1 minute'")
     assert await presence.live(pool) == []

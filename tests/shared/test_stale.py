@@ -32,6 +32,9 @@ def worker(name: str = "worker-a") -> Presence:
         slots=1,
         running=0,
         sandbox=None,
+        lease_ms=10_000,
+        rates={},
+        consuming=True,
     )
 
 

@@ -192,6 +192,9 @@ def other_worker(*handlers: str) -> Presence:
         slots=1,
         running=0,
         sandbox=None,
+        lease_ms=10_000,
+        rates={},
+        consuming=True,
     )
 
 
