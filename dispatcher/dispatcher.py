@@ -255,7 +255,9 @@ class Dispatcher:
 
     async def _ring(self, new: NewExecution) -> tuple[dict[str, str], ...]:
         """Enqueue a committed row; a Redis that is away makes a warning, and the sweep rings."""
-        entry = Entry(new.id, 0, new.queue, new.priority, new.not_before)
+        entry = Entry(
+            new.id, 0, new.queue, new.priority, new.not_before, new.api_key_id, new.skill_name
+        )
         try:
             async with asyncio.timeout(RING_TIMEOUT_S):
                 await self._rings.submit(entry)

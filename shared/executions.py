@@ -5,8 +5,9 @@ expects, and zero rows changed means that somebody else was first.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -190,36 +191,45 @@ WITH free AS (
        FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
-   SET status = 'running', attempt = e.attempt + 1, worker_id = asked.worker_id, retry_at = NULL,
+   SET status = 'running', attempt = e.attempt + 1, worker_id = $2, retry_at = NULL,
        started_at = clock_timestamp()
-  FROM free JOIN unnest($1::uuid[], $2::text[]) AS asked (id, worker_id) USING (id)
- WHERE e.id = free.id
+  FROM free WHERE e.id = free.id
 RETURNING {", ".join(f"e.{field.name}" for field in fields(Claim))}
 """
 
+CANCELLED = "The execution was cancelled"
+
 MOMENT = "to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 
+# What a caller wants cancelled is not handed back: it ends here.
+STOPPED = "u.status = 'pending' AND e.cancel_requested_at IS NOT NULL"
+BACK = "u.status = 'pending' AND e.cancel_requested_at IS NULL"
 FINISH = f"""
 UPDATE skill_executions e
-   SET status = u.status, output = u.output::jsonb, error_code = u.error_code,
-       error_message = u.error_message, duration_ms = u.duration_ms,
+   SET status = CASE WHEN {STOPPED} THEN 'error' ELSE u.status END, output = u.output::jsonb,
+       error_code = CASE WHEN {STOPPED} THEN 'cancelled' ELSE u.error_code END,
+       error_message = CASE WHEN {STOPPED} THEN '{CANCELLED}' ELSE u.error_message END,
+       duration_ms = u.duration_ms,
        attempts = CASE WHEN u.history IS NULL THEN e.attempts ELSE
            e.attempts || (u.history::jsonb || jsonb_build_object(
                'startedAt', {MOMENT.format("e.started_at")},
                'finishedAt', {MOMENT.format("clock_timestamp()")}))
        END,
-       finished_at = CASE WHEN u.status = 'pending' THEN NULL ELSE clock_timestamp() END,
-       started_at = CASE WHEN u.status = 'pending' THEN NULL ELSE e.started_at END,
-       worker_id = CASE WHEN u.status = 'pending' THEN NULL ELSE e.worker_id END,
-       retry_at = CASE WHEN u.status = 'pending'
+       finished_at = CASE WHEN {BACK} THEN NULL ELSE clock_timestamp() END,
+       started_at = CASE WHEN {BACK} THEN NULL ELSE e.started_at END,
+       worker_id = CASE WHEN {BACK} THEN NULL ELSE e.worker_id END,
+       retry_at = CASE WHEN {BACK}
            THEN clock_timestamp() + u.retry_in_s * interval '1 second' END
   FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
               $8::integer[], $9::text[], $10::float8[])
        AS u (id, attempt, worker_id, status, output, error_code, error_message,
              duration_ms, history, retry_in_s)
  WHERE e.id = u.id AND e.status = 'running' AND e.attempt = u.attempt AND e.worker_id = u.worker_id
-RETURNING e.id, e.attempt
+RETURNING e.id, e.attempt, e.status
 """
+
+values_of = attrgetter(*(field.name for field in fields(NewExecution)))
+ending_of = attrgetter(*(field.name for field in fields(Ending)))
 
 
 class Executions:
@@ -231,7 +241,6 @@ class Executions:
         self._offered = list(offered)
         self._creates = Batcher(self._create, lambda row: len(row.input))
         self._holders = Batcher(self._find_holders)
-        self._claims = Batcher(self._claim)
         self._finishes = Batcher(self._finish, lambda row: len(row.output or ""))
 
     async def create(self, new: NewExecution) -> Created | Existing:
@@ -248,22 +257,28 @@ class Executions:
         except asyncpg.DataError as error:
             raise InvalidInput("A value of the request can't be stored") from error
 
-    async def claim(self, execution_id: UUID, worker_id: str) -> Claim | None:
-        """Take a runnable row for this worker; None when it is not there to be had."""
-        return await self._claims.submit((execution_id, worker_id))
+    async def claim(self, ids: Sequence[UUID], worker_id: str) -> dict[UUID, Claim]:
+        """Take the runnable rows among these for this worker; return those that it got."""
+        if not ids:
+            return {}
+        taken = await self._fetch(CLAIM, ids, worker_id, self._offered)
+        return {row["id"]: Claim(**row) for row in taken}
 
-    async def finish(self, ending: Ending) -> bool:
-        """End or hand back an attempt; False when the attempt is not this worker's any more."""
+    async def finish(self, ending: Ending) -> Status | None:
+        """End or hand back an attempt; return the status written.
+
+        That is ``error`` for a hand-back of what was to be cancelled, and None when the attempt is
+        not this worker's any more.
+        """
         return await self._finishes.submit(ending)
 
     async def drain(self) -> None:
         """Wait until every write handed in is answered."""
         await self._creates.drain()
-        await self._claims.drain()
         await self._finishes.drain()
 
     async def _create(self, rows: Sequence[NewExecution]) -> list[Created | None]:
-        columns = list(zip(*map(astuple, rows), strict=True))
+        columns = list(zip(*map(values_of, rows), strict=True))
         keyed = any(row.key is not None for row in rows)
         arguments = columns if keyed else columns[:WIDTH]
         made = await self._fetch(CREATE_KEYED if keyed else CREATE, *arguments)
@@ -276,18 +291,11 @@ class Executions:
         held = {(r["owner"], r["key"]): Existing(r["execution_id"], r["digest"]) for r in found}
         return [held.get((row.api_key_id, row.key)) for row in rows]
 
-    async def _claim(self, rows: Sequence[tuple[UUID, str]]) -> list[Claim | None]:
-        asked = dict(reversed(rows))
-        taken = await self._fetch(CLAIM, list(asked), list(asked.values()), self._offered)
-        claims = {(row["id"], row["worker_id"]): Claim(**row) for row in taken}
-        # Two entries of one execution in one batch: the first has it.
-        return [claims.pop(row, None) for row in rows]
-
-    async def _finish(self, rows: Sequence[Ending]) -> list[bool]:
-        columns = list(zip(*map(astuple, rows), strict=True))
+    async def _finish(self, rows: Sequence[Ending]) -> list[Status | None]:
+        columns = list(zip(*map(ending_of, rows), strict=True))
         ended = await self._fetch(FINISH, *columns)
-        done = {(row["id"], row["attempt"]) for row in ended}
-        return [(row.id, row.attempt) in done for row in rows]
+        written = {(row["id"], row["attempt"]): Status(row["status"]) for row in ended}
+        return [written.get((row.id, row.attempt)) for row in rows]
 
     async def _fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         async with reaching(), self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:

@@ -1,22 +1,30 @@
 """The queue: arq's keys and wire format, without pickle, one round trip for many entries.
 
-An entry's id is ``<execution id>.<attempts so far>``: a retry gets an id of its own, so what a dead
-worker left behind never stands in its way. The entry's body names the execution and nothing else.
+An entry's id is ``<execution id>.<attempts so far>``, with a sign behind it unless its priority is
+normal: a retry gets an id of its own, so what a dead worker left behind never stands in its way.
+The entry's body names the execution, whose it is and which skill's, and nothing else.
+
+Who goes first is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM
+1996): an entry's score is the turn at which its owner's next one may start, counted in a time of
+the queue's own that advances with what is taken. However many one owner has waiting, another's
+next entry goes before all but the first of them. Turns are small numbers; a score that is a time in
+milliseconds is an entry for later, a leased one, or one that arq's own pool put there.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
 from arq.constants import job_key_prefix
-from arq.jobs import DeserializationError, serialize_job
-from arq.utils import timestamp_ms, to_unix_ms
+from arq.jobs import DeserializationError
+from arq.utils import to_unix_ms
 from redis.asyncio import Redis
 
-from shared.redis import BELL_TTL_MS, bell_key, queue_key
+from shared.redis import BELL_TTL_MS, SHARE_TTL_MS, bell_key, queue_key, share_key
 
 FUNCTION = "execute"
 """The one arq function there is; its one argument is the execution's id."""
@@ -24,50 +32,100 @@ FUNCTION = "execute"
 ENTRY_TTL_MS = 24 * 3_600_000
 """How long an entry's body lives past its due time; the sweep rings again from the row."""
 
-HEAD_START_MS = {"high": 3_600_000, "normal": 1_800_000, "low": 0}
-"""A lower score goes first: a priority is a head start on the clock, and nothing starves."""
+TURNS = {"high": 0, "normal": 1000, "low": 2000}
+"""Turns that an entry of this priority lets others have first; nothing starves."""
+
+SIGNS = {"high": "+", "normal": "", "low": "-"}
+
+LAST_TURN = 1e11
+"""Scores up to here are turns, above are milliseconds since 1970 (1e11 was in 1973).
+
+The turns start anew whenever the queue is empty; without that 20,000 a second reach it in two
+months, and from then on entries go by age.
+"""
+
+BELLS = 4
+"""Rings that may wait: one idle worker each; who takes the last one and leaves work rings again."""
 
 # Whatever else somebody put under these names goes: it would stand in the way for ever.
-# KEYS: queue, bell, then one body key an entry. ARGV: body TTL base, bell TTL, then per entry
-# id, score, body, milliseconds until due. An entry that is in the set already is left as it is.
-ENQUEUE = """
-for i, kind in ipairs({'zset', 'list'}) do
+GUARD = """
+for i, kind in ipairs({'zset', 'list', 'hash'}) do
   local there = redis.call('TYPE', KEYS[i]).ok
   if there ~= 'none' and there ~= kind then redis.call('DEL', KEYS[i]) end
 end
-local added = 0
-for i = 3, #KEYS do
-  local a = 3 + (i - 3) * 4
-  if redis.call('ZADD', KEYS[1], 'NX', ARGV[a + 1], ARGV[a]) == 1 then
-    redis.call('SET', KEYS[i], ARGV[a + 2], 'PX', ARGV[1] + ARGV[a + 3])
-    if tonumber(ARGV[a + 3]) == 0 then
-      redis.call('LPUSH', KEYS[2], '1')
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local function number(value) return string.format('%.17g', value) end
+"""
+
+# The turn of an owner's next entry, which is then charged for it. A retry had its turn already.
+TURN = """
+local virtual = tonumber(redis.call('HGET', KEYS[3], '') or 0) or 0
+local function turn(owner, step, waits, again)
+  local start = virtual
+  if not again then
+    local field = waits .. ' ' .. owner
+    start = math.max(start, tonumber(redis.call('HGET', KEYS[3], field) or 0) or 0)
+    redis.call('HSET', KEYS[3], field, number(start + step))
+  end
+  return math.min(start + waits, LAST_TURN)
+end
+""".replace("LAST_TURN", str(int(LAST_TURN)))
+
+# KEYS: queue, bell, shares, then one body key an entry. ARGV: body TTL base, bell TTL, shares' TTL,
+# then per entry id, body, due time in ms or 0 for now, owner, step, turns that it waits, 1 for a
+# retry. An entry that is in the set already is left as it is.
+ENQUEUE = (
+    GUARD
+    + """
+if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('UNLINK', KEYS[3]) end
+"""
+    + TURN
+    + """
+local added, ready = 0, 0
+for i = 4, #KEYS do
+  local a = 4 + (i - 4) * 7
+  local id, due = ARGV[a], tonumber(ARGV[a + 2])
+  if not redis.call('ZSCORE', KEYS[1], id) then
+    local score = due
+    if due == 0 then
+      score = turn(ARGV[a + 3], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), ARGV[a + 6] == '1')
+      ready = ready + 1
     end
+    redis.call('ZADD', KEYS[1], number(score), id)
+    redis.call('SET', KEYS[i], ARGV[a + 1], 'PX', number(ARGV[1] + math.max(0, due - now)))
     added = added + 1
   end
 end
-if redis.call('EXISTS', KEYS[2]) == 1 then
-  redis.call('LTRIM', KEYS[2], 0, 63)
-  redis.call('PEXPIRE', KEYS[2], ARGV[2])
-end
+if ready > 0 then redis.call('PEXPIRE', KEYS[3], ARGV[3]) end
+local ringing = redis.call('LLEN', KEYS[2])
+for _ = ringing + 1, math.min(BELLS, ringing + ready) do redis.call('LPUSH', KEYS[2], '1') end
+if ringing + ready > 0 then redis.call('PEXPIRE', KEYS[2], ARGV[2]) end
 return added
-"""
+""".replace("BELLS", str(BELLS))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the queue is told of a row: whose turn, when, and which attempt it waits for."""
+    """What the queue is told of a row: whose turn, when, and which attempt it waits for.
+
+    ``weight`` is the owner's share: with 2 it has two turns for everybody else's one.
+    """
 
     execution_id: UUID
     attempt: int
     queue: str
     priority: str
     due_at: datetime | None = None
+    owner: str = ""
+    skill: str = ""
+    weight: float = 1.0
 
     @property
     def id(self) -> str:
         """Return the id under which arq knows the entry."""
-        return f"{self.execution_id}.{self.attempt}"
+        return f"{self.execution_id}.{self.attempt}{SIGNS[self.priority]}"
 
 
 def serialize(value: dict[str, Any]) -> bytes:
@@ -76,19 +134,31 @@ def serialize(value: dict[str, Any]) -> bytes:
 
 
 class Job(TypedDict):
-    """What arq's workers read of an entry's body: try, function, arguments, enqueue time (ms)."""
+    """An entry's body: arq's try, function, arguments, keywords enqueue time (ms); then ours.
+
+    Those are whose it is, which skill's, the step between its owner's turns, and the turns that it
+    lets pass.
+    """
 
     t: int | None
     f: str
     a: list[Any]
     k: dict[str, Any]
     et: int
+    o: NotRequired[str]
+    s: NotRequired[str]
+    w: NotRequired[float]
+    p: NotRequired[int]
+
+
+DECODER = msgspec.msgpack.Decoder(Job)
+ENCODER = msgspec.msgpack.Encoder()
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
     """Decode an arq job; raise DeserializationError, unread, for anything but msgpack of a job."""
     try:
-        return dict(msgspec.msgpack.decode(data, type=Job))
+        return dict(DECODER.decode(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeserializationError("not a msgpack job; refused unread") from error
 
@@ -102,10 +172,10 @@ class Queue:
 
     async def put(self, entries: Sequence[Entry]) -> int:
         """Enqueue and ring; return how many were new. Raises redis errors when Redis is away."""
-        added = 0
-        for name in sorted({entry.queue for entry in entries}):
-            added += await self._put(name, [entry for entry in entries if entry.queue == name])
-        return added
+        by_queue: dict[str, list[Entry]] = {}
+        for entry in entries:
+            by_queue.setdefault(entry.queue, []).append(entry)
+        return sum([await self._put(name, some) for name, some in by_queue.items()])
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that are not in their queue."""
@@ -122,18 +192,23 @@ class Queue:
         return [e for e, score in zip(entries, there, strict=True) if not isinstance(score, float)]
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
-        now = timestamp_ms()
-        keys = [queue_key(name), bell_key(name)]
-        arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS]
+        now = int(time.time() * 1000)
+        keys = [queue_key(name), bell_key(name), share_key(name)]
+        arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS, SHARE_TTL_MS]
         for entry in entries:
             # A millisecond late rather than early: the row has its time in microseconds, and an
             # entry that comes before it is dropped.
-            due = now if entry.due_at is None else max(now, to_unix_ms(entry.due_at) + 1)
-            # Scores of entries that are due already may lie in the past; later ones never earlier.
-            score = due - HEAD_START_MS[entry.priority] if due == now else due
-            body = serialize_job(
-                FUNCTION, (str(entry.execution_id),), {}, None, now, serializer=serialize
-            )
+            due = 0 if entry.due_at is None else to_unix_ms(entry.due_at) + 1
+            step, waits = 1 / entry.weight, TURNS[entry.priority]
+            body = ENCODER.encode(
+                {
+                    "t": None, "f": FUNCTION, "a": (str(entry.execution_id),), "k": {}, "et": now,
+                    "o": entry.owner, "s": entry.skill, "w": step, "p": waits,
+                }
+            )  # fmt: skip
             keys.append(job_key_prefix + entry.id)
-            arguments += [entry.id, score, body, due - now]
+            arguments += [
+                entry.id, body, due if due > now else 0, entry.owner, step, waits,
+                int(entry.attempt > 0),
+            ]  # fmt: skip
         return int(await self._script(keys=keys, args=arguments))

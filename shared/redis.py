@@ -35,6 +35,9 @@ REGISTRY_LOCK_TTL_MS = 5_000
 BELL_TTL_MS = 60_000
 """A bell nobody heard for a minute is worth nothing: the poll has found the entry by then."""
 
+SHARE_TTL_MS = 24 * 3_600_000
+"""Who has had how many turns; it starts anew whenever its queue is empty."""
+
 FINISHED_CHANNEL = f"{PREFIX}finished"
 """Ids of executions that reached an end, separated by blanks."""
 REGISTRY_CHANNEL = f"{PREFIX}registry:epoch"
@@ -56,6 +59,11 @@ def queue_key(queue: str) -> str:
 def bell_key(queue: str) -> str:
     """Return the list that wakes an idle worker of a queue, BELL_TTL_MS."""
     return f"{PREFIX}bell:{queue}"
+
+
+def share_key(queue: str) -> str:
+    """Return the hash of a queue's turns: priority and owner → next turn, SHARE_TTL_MS."""
+    return f"{PREFIX}share:{queue}"
 
 
 def connect(settings: Settings) -> Redis:

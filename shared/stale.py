@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from shared.executions import MOMENT, RUNNABLE
+from shared.executions import CANCELLED, MOMENT, RUNNABLE
 from shared.presence import LIVE_WORKER
 from shared.queue import Entry
 
 BATCH = 1000
 
 WAITING = f"""
-SELECT id, attempt, queue, priority FROM skill_executions
- WHERE {RUNNABLE} AND handler = ANY($3::text[])
+SELECT id, attempt, queue, priority, api_key_id, skill_name FROM skill_executions
+ WHERE ended IS NULL AND {RUNNABLE} AND handler = ANY($3::text[])
    AND created_at < clock_timestamp() - $1 * interval '1 second'
    AND ($2::uuid IS NULL OR id > $2)
  ORDER BY id LIMIT {BATCH}
@@ -24,7 +24,8 @@ SELECT id, attempt, queue, priority FROM skill_executions
 
 EXPIRE = f"""
 WITH late AS (
-    SELECT id FROM skill_executions WHERE status = 'pending' AND expires_at <= clock_timestamp()
+    SELECT id FROM skill_executions
+     WHERE ended IS NULL AND status = 'pending' AND expires_at <= clock_timestamp()
      LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
@@ -34,7 +35,7 @@ UPDATE skill_executions e
 RETURNING e.id
 """
 
-WAITING_FOR = f"SELECT handler FROM skill_executions WHERE id = $1 AND {RUNNABLE}"
+WAITING_FOR = f"SELECT id, handler FROM skill_executions WHERE id = ANY($1::uuid[]) AND {RUNNABLE}"
 
 # A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
 # row is gone too. A worker also names rows ($2) that it does not hold ($3): claimed by a statement
@@ -42,7 +43,7 @@ WAITING_FOR = f"SELECT handler FROM skill_executions WHERE id = $1 AND {RUNNABLE
 LOST = f"""
 WITH gone AS (
     SELECT id FROM skill_executions e
-     WHERE status = 'running' AND CASE WHEN $2::text IS NULL THEN NOT EXISTS (
+     WHERE ended IS NULL AND status = 'running' AND CASE WHEN $2::text IS NULL THEN NOT EXISTS (
              SELECT FROM workers WHERE workers.id = e.worker_id AND {LIVE_WORKER})
          ELSE worker_id = $2 AND NOT id = ANY($3::uuid[])
               AND started_at < clock_timestamp() - $1 * interval '1 second' END
@@ -50,8 +51,10 @@ WITH gone AS (
 )
 UPDATE skill_executions e
    SET status = CASE WHEN again THEN 'pending' ELSE 'error' END,
-       error_code = CASE WHEN again THEN NULL ELSE 'worker_lost' END,
+       error_code = CASE WHEN again THEN NULL
+           WHEN e.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'worker_lost' END,
        error_message = CASE WHEN again THEN NULL
+           WHEN e.cancel_requested_at IS NOT NULL THEN '{CANCELLED}'
            ELSE 'The worker that ran this execution was lost, and it may not run again by itself. '
                 'Look at what it did, then submit it again' END,
        attempts = e.attempts || jsonb_build_object(
@@ -66,11 +69,11 @@ UPDATE skill_executions e
        duration_ms = CASE WHEN again THEN NULL ELSE
            (extract(epoch FROM clock_timestamp() - e.started_at) * 1000)::integer END
   FROM gone, LATERAL (
-    SELECT idempotent AND max_retries > jsonb_array_length(
+    SELECT idempotent AND cancel_requested_at IS NULL AND max_retries > jsonb_array_length(
                jsonb_path_query_array(attempts, '$[*] ? (@.outcome == "failed")')) AS again
       FROM skill_executions WHERE id = gone.id) budget
  WHERE e.id = gone.id AND e.status = 'running'
-RETURNING e.id, e.attempt, e.queue, e.priority, e.status
+RETURNING e.id, e.attempt, e.queue, e.priority, e.status, e.api_key_id, e.skill_name
 """
 
 
@@ -87,13 +90,12 @@ async def waiting(
 ) -> list[Entry]:
     """Return the runnable rows of those handlers older than that, a batch, ids above ``after``."""
     rows = await connection.fetch(WAITING, older_than_s, after, list(offered))
-    return [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in rows]
+    return [entry(row) for row in rows]
 
 
-async def waiting_for(connection: Any, execution_id: UUID) -> str | None:
-    """Return the handler that a runnable row waits for; None when the row is not runnable."""
-    handler: str | None = await connection.fetchval(WAITING_FOR, execution_id)
-    return handler
+async def waiting_for(connection: Any, ids: Collection[UUID]) -> dict[UUID, str]:
+    """Return the handlers that rows wait for; what is not runnable is left out."""
+    return {row["id"]: row["handler"] for row in await connection.fetch(WAITING_FOR, list(ids))}
 
 
 async def expire(connection: Any) -> list[UUID]:
@@ -114,8 +116,20 @@ async def reap(
     rows = await connection.fetch(LOST, lost_after_s, worker_id, list(held))
     again = [row for row in rows if row["status"] == "pending"]
     return Reaped(
-        [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in again],
+        [entry(row) for row in again],
         [row["id"] for row in rows if row["status"] != "pending"],
+    )
+
+
+def entry(row: Any) -> Entry:
+    """Return the entry by which the queue knows a row."""
+    return Entry(
+        row["id"],
+        row["attempt"],
+        row["queue"],
+        row["priority"],
+        owner=row["api_key_id"],
+        skill=row["skill_name"],
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,8 @@ from redis.asyncio import Redis
 from uuid_utils.compat import uuid7
 
 from shared import db, settings, skills
-from shared.executions import Executions, NewExecution
+from shared.events import publish_finished
+from shared.executions import Claim, Executions, NewExecution
 from shared.models import Skill, SkillInstall
 from shared.redis import Listener
 from shared.redis import connect as connect_redis
@@ -25,10 +27,10 @@ from shared.states import Status
 from shared.tasks import end
 from worker.context import Context
 from worker.handlers import MARK, Handler
-from worker.loop import QueueWorker
+from worker.loop import QueueWorker, Ticket, Verdict
 from worker.main import emptied, opened
 from worker.room import Room
-from worker.run import run_execution
+from worker.run import take
 from worker.sandbox.run import Sandbox
 from worker.workspace import Workspace
 
@@ -186,9 +188,7 @@ async def submit(executions: Executions, **changes: Any) -> UUID:
 @asynccontextmanager
 async def serving(room: Room, *, slots: int = 4, poll_s: float = 0.5) -> AsyncIterator[QueueWorker]:
     """Let a room pull from its queue ``direct``, as a worker's main does."""
-    loop = QueueWorker(
-        room.redis, "direct", slots, poll_s, lambda execution_id: run_execution(room, execution_id)
-    )
+    loop = QueueWorker(room.redis, "direct", slots, poll_s, partial(take, room), worker_id=room.id)
     task = asyncio.create_task(loop.main())
     try:
         yield loop
@@ -204,3 +204,18 @@ async def ran(room: Room, handler: str, **changes: Any) -> dict[str, Any]:
     execution_id = await submit(room.executions, handler=handler, **changes)
     assert await run_execution(room, execution_id)
     return dict(await row(room.pool, execution_id))
+
+
+async def claim_one(executions: Executions, execution_id: UUID, worker_id: str) -> Claim | None:
+    """Claim one row; None when it is not there to be had."""
+    return (await executions.claim([execution_id], worker_id)).get(execution_id)
+
+
+async def run_execution(room: Room, execution_id: UUID) -> bool:
+    """Do with one execution what the loop does; False when another worker is to have it."""
+    (answer,) = await take(room, [Ticket(str(execution_id).encode(), execution_id, "", "")])
+    if isinstance(answer, Verdict):
+        return answer is Verdict.DROP
+    if (ended := await answer) is not None:
+        await publish_finished(room.redis, [ended])
+    return True

@@ -1,66 +1,92 @@
-"""Pulling entries: arq's worker, woken by a bell, and not to be ended by a Redis that stumbles.
+"""Pulling entries: arq's worker with a loop of our own, which a stumbling Redis can't end.
 
-Everything that leans on arq's inside is in this module; arq is pinned exactly, and
-``tests/contracts`` fails when what is used here changes:
-``main``, ``_poll_iteration``, ``_pool``, ``heart_beat``, ``tasks``, ``job_counter``, ``max_jobs``,
-``allow_pick_jobs``, ``in_progress_timeout_s``, ``start_jobs``, ``run_job``,
-``finish_failed_job``, ``RetryJob``, ``Retry``,
-``_release_sem_dec_counter_on_complete``.
+Two pumps overlap Redis and Python: while the executions of one call are claimed and started, the
+other asks for more. A bell wakes an idle worker at once; the poll is what finds what nobody rang
+for. Everything that leans on arq's inside is in this module; arq is pinned exactly, and
+``tests/contracts`` fails when what is used here changes: ``main``, ``_pool``, ``heart_beat``,
+``tasks``, ``job_counter``, ``max_jobs``, ``allow_pick_jobs``, ``poll_delay_s``, ``jobs_complete``.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 import structlog
 from arq.connections import ArqRedis
-from arq.constants import abort_jobs_ss, in_progress_key_prefix
-from arq.worker import Retry, RetryJob, Worker, func
+from arq.constants import abort_jobs_ss
+from arq.jobs import DeserializationError
+from arq.worker import RetryJob, Worker, func
 from redis.asyncio import Redis
 
 from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
 from shared.tasks import end
+from worker.bell import Bell
+from worker.lease import Leases, Settled, Taken
 
 if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
 
 log = structlog.get_logger(__name__)
 
-LEASE_S = 10.0
-"""How long an entry stays this worker's without renewal."""
-RENEW_S = LEASE_S / 3
+PUMPS = 2
+"""More brings nothing: one batch is in Redis and Postgres while one is in Python."""
 
-READ_LIMIT = 10_000
-"""Ids looked at in one poll: running ones stay in the set, so it must exceed the fleet's slots."""
+PASS_ON_MS = (50, 250)
+"""How long an entry that can't be run here now rests, so that this worker does not spin."""
 
-BACKSTOP_S = 25 * 3600
-"""arq's own time limit: above the longest that we allow, since ours records what happened."""
+CYCLE_LIMIT_S = 60.0
+"""A round that takes longer hangs; it is given up, and what it took goes back."""
 
-PASS_ON_S = (0.05, 0.25)
-"""How long an entry that only another worker can run rests, so that this one does not spin."""
+STALLED_S = 30.0
+"""Without a round for so long a worker counts as not consuming."""
 
-NOT_OURS = ("WRONGTYPE", "increment or decrement would overflow", "value is not an integer")
-"""Redis's words for a key that holds what this program never writes."""
+HEARTBEAT_S = 1.0
 
-Execute = Callable[[UUID], Awaitable[bool]]
-"""Runs an execution; False when the entry is for another worker."""
+
+class Verdict(Enum):
+    """What else may become of an entry than being run."""
+
+    DROP = "there is nothing to run; if there is a row, it is rung for again"
+    PASS_ON = "another worker, or this one later"  # noqa: S105  # no password
+
+
+class Ticket(NamedTuple):
+    """An entry that was taken: its id, the execution it is for, whose it is, which skill's."""
+
+    entry_id: bytes
+    execution_id: UUID
+    owner: str
+    skill: str
+
+
+Work = Coroutine[Any, Any, UUID | None]
+"""Runs one execution; the id comes back when it has ended, to be made known."""
+
+Claim = Callable[[Sequence[Ticket]], Awaitable[Sequence[Work | Verdict]]]
+"""Claims the rows of entries at once: work, or a verdict, for each."""
 
 
 class QueueWorker(Worker):
     """Serves one queue with ``slots`` executions at once."""
 
     def __init__(
-        self, redis: Redis, queue: str, slots: int, poll_s: float, execute: Execute
+        self,
+        redis: Redis,
+        queue: str,
+        slots: int,
+        poll_s: float,
+        claim: Claim,
+        *,
+        worker_id: str,
+        lease_s: float = 10.0,
     ) -> None:
         async def entry(_: dict[Any, Any], execution_id: str) -> None:
-            if not self.allow_pick_jobs:
-                raise RetryJob  # picked while the stop came: another worker's, still queued
-            with structlog.contextvars.bound_contextvars(execution_id=execution_id):
-                if not await execute(UUID(execution_id)):
-                    raise Retry(defer=random.uniform(*PASS_ON_S))  # noqa: S311  # no secret
+            raise RetryJob(execution_id)  # never called: the pumps run executions, arq's loop rests
 
         super().__init__(
             functions=[func(cast("WorkerCoroutine", entry), name=FUNCTION)],
@@ -70,123 +96,229 @@ class QueueWorker(Worker):
             ),
             handle_signals=False,
             max_jobs=slots,
-            job_timeout=BACKSTOP_S,
             keep_result=0,
             poll_delay=poll_s,
-            queue_read_limit=READ_LIMIT,
-            max_tries=1_000_000,  # the row counts attempts, not the entry
             job_serializer=serialize,
             job_deserializer=deserialize,
         )
-        self.in_progress_timeout_s = LEASE_S
-        self._bell = bell_key(queue)
-        self._wake = asyncio.Event()
-        self._renewed = 0.0
+        self._bell_key = bell_key(queue)
+        self._leases = Leases(redis, queue, worker_id, lease_s)
+        self._renew_s = lease_s / 4
+        self._claim = claim
+        self._bell = Bell()
+        self._hungry = asyncio.Event()
+        self._held: set[bytes] = set()
+        self._settled: list[Settled] = []
+        self._ended: list[UUID] = []
+        self._reserved = 0
+        self._consumed_at = self.loop.time()
+        self._failing = False
 
     async def main(self) -> None:
-        """Poll when woken, at the latest after ``poll_s``; a Redis error only makes it wait."""
-        ears = asyncio.create_task(self._listen(), name=f"bell-{self.queue_name}")
-        failures = 0
+        """Pull until cancelled; whatever Redis or one entry brings, it goes on."""
+        others = [
+            asyncio.create_task(self._listen(), name=f"bell-{self.queue_name}"),
+            asyncio.create_task(self._keep(), name=f"leases-{self.queue_name}"),
+            *(
+                asyncio.create_task(self._pump(None), name=f"pump-{n}-{self.queue_name}")
+                for n in range(1, PUMPS)
+            ),
+        ]
         try:
-            while True:
-                try:
-                    await self._poll_iteration()
-                    failures = 0
-                except Exception as error:
-                    # Whatever one entry or one answer of Redis brings, the worker lives on.
-                    failures += 1
-                    log.warning(
-                        "queue.poll.failed",
-                        queue=self.queue_name,
-                        error=type(error).__name__,
-                        exc_info=not isinstance(error, AWAY),
-                    )
-                    await asyncio.sleep(backoff(failures))
-                    continue
-                await self._woken()
+            await self._pump(self.poll_delay_s)
         finally:
-            await end(ears, again_s=0.05)  # before whoever ends us loses patience
+            await end(*others, again_s=0.05)  # before whoever ends us loses patience
+            with suppress(*AWAY):
+                await self._cycle(0)  # what ended last is made known
 
-    async def start_jobs(self, job_ids: list[bytes]) -> None:
-        """Start all but what runs here already, which would cost three round trips each."""
-        running = {job_id.encode() for job_id, task in self.tasks.items() if not task.done()}
-        alien = [job_id for job_id in job_ids if not job_id.isascii()]
-        if alien:
-            log.warning("queue.alien_ids", queue=self.queue_name, count=len(alien))
-            await self.pool.zrem(self.queue_name, *alien)
-        for job_id in job_ids:
-            if self.job_counter >= self.max_jobs:
-                return
-            if job_id.isascii() and job_id not in running:
-                await self._start(job_id)
-
-    async def _start(self, job_id: bytes) -> None:
-        """Start one entry; arq keeps the slot of one whose start fails, so it is freed here."""
-        try:
-            await super().start_jobs([job_id])
-        except Exception as error:
-            super()._release_sem_dec_counter_on_complete()
-            if isinstance(error, AWAY):
-                raise
-            await self._refuse(job_id.decode(), error)  # such as an infinite score
-
-    async def run_job(self, job_id: str, score: int) -> None:
-        """Run an entry; one that arq itself stumbles over goes, or it would come back for ever."""
-        try:
-            await super().run_job(job_id, score)
-        except Exception as error:
-            if isinstance(error, AWAY) and not any(words in str(error) for words in NOT_OURS):
-                raise
-            await self._refuse(job_id, error)
-
-    async def _refuse(self, job_id: str, error: Exception) -> None:
-        """Drop an entry and what belongs to it; the row, if there is one, is rung for again."""
-        log.warning("queue.entry.refused", entry=job_id[:100], error=type(error).__name__)
-        await self.pool.delete(abort_jobs_ss)  # unused here, but in every ending of arq's
-        await self.finish_failed_job(job_id, None)
+    @property
+    def consuming(self) -> bool:
+        """Tell whether the loop looks at its queue, or has no slot to look for."""
+        return self.job_counter >= self.max_jobs or self.loop.time() < self._consumed_at + STALLED_S
 
     def stop_picking(self) -> None:
         """Take nothing new; what runs goes on."""
         self.allow_pick_jobs = False
 
-    async def heart_beat(self) -> None:
-        """Renew the leases of what runs here, beside arq's own health record."""
-        await super().heart_beat()
-        now = self.loop.time()
-        if self.tasks and now - self._renewed > RENEW_S:
-            self._renewed = now
-            pipeline = self.pool.pipeline(transaction=False)
-            for job_id in self.tasks:
-                pipeline.pexpire(in_progress_key_prefix + job_id, int(LEASE_S * 1000))
-            await pipeline.execute()
+    async def _pump(self, poll_s: float | None) -> None:
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(CYCLE_LIMIT_S):
+                    wait_s = await self._round(poll_s)
+                failures = 0
+            except Exception as error:
+                failures += 1
+                self._complain(error)
+                await asyncio.sleep(backoff(failures))
+                await self._recover()
+                continue
+            if wait_s != 0:
+                await self._bell.wait(wait_s)
 
-    async def _woken(self) -> None:
+    async def _round(self, poll_s: float | None) -> float | None:
+        """Settle, take, claim, start; return how long to rest, 0 when there is more to do."""
+        wanted = self._free()
+        self._reserved += wanted
         try:
-            async with asyncio.timeout(self.poll_delay_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            taken = await self._cycle(wanted)
+            if taken.entries:
+                await self._start(taken.entries)
         finally:
-            self._wake.clear()
+            self._reserved -= wanted
+        if self._settled or (wanted and len(taken.entries) == wanted and self._free()):
+            return 0
+        if self._free():
+            self._hungry.set()
+        if poll_s is None or taken.next_s is None:
+            return poll_s
+        return max(0.001, min(poll_s, taken.next_s))
+
+    def _free(self) -> int:
+        """Return how many entries this pump may take: its share of the free slots."""
+        if not self.allow_pick_jobs:
+            return 0
+        free = self.max_jobs - self.job_counter - self._reserved
+        return min(free, -(-self.max_jobs // PUMPS))
+
+    async def _cycle(self, wanted: int) -> Taken:
+        settled, self._settled = self._settled, []
+        ended, self._ended = self._ended, []
+        try:
+            taken = await self._leases.cycle(wanted, settled, " ".join(map(str, ended)))
+        except BaseException:
+            # Settling twice does no harm, forgetting would.
+            self._settled[:0] = settled
+            self._ended[:0] = ended
+            raise
+        self._consumed_at = self.loop.time()
+        self._failing = False
+        return taken
+
+    async def _start(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Claim the executions of entries and start them."""
+        if not self.allow_pick_jobs:  # the stop came meanwhile: they are another worker's
+            for entry_id, _ in entries:
+                self._settle(entry_id, 0)
+            return
+        tickets = [t for entry_id, body in entries if (t := await self._ticket(entry_id, body))]
+        self._held.update(ticket.entry_id for ticket in tickets)
+        try:
+            answers = await self._claim(tickets) if tickets else ()
+        except BaseException:
+            for ticket in tickets:
+                self._settle(ticket.entry_id, pass_on_ms())
+            raise
+        for ticket, answer in zip(tickets, answers, strict=True):
+            if isinstance(answer, Verdict):
+                later_ms = pass_on_ms() if answer is Verdict.PASS_ON else None
+                self._settle(ticket.entry_id, later_ms)
+                continue
+            self.job_counter += 1
+            name = ticket.entry_id.decode()
+            self.tasks[name] = self.loop.create_task(self._run(ticket, answer), name=name)
+
+    async def _run(self, ticket: Ticket, work: Work) -> None:
+        ended = None
+        try:
+            ended = await work
+            self.jobs_complete += 1
+        except Exception as error:
+            self.jobs_failed += 1
+            log.error(  # noqa: TRY400  # where Redis or Postgres is away its trace says nothing
+                "execution.left",
+                execution_id=str(ticket.execution_id),
+                error=type(error).__name__,
+                exc_info=not isinstance(error, AWAY),
+                hint="Its row is still this worker's; the upkeep takes it up",
+            )
+        finally:
+            self.job_counter -= 1
+            self.tasks.pop(ticket.entry_id.decode(), None)
+            if ended is not None:
+                self._ended.append(ended)
+            self._settle(ticket.entry_id)
+
+    def _settle(self, entry_id: bytes, later_ms: int | None = None) -> None:
+        self._held.discard(entry_id)
+        self._settled.append(Settled(entry_id, later_ms))
+        self._bell.ring()
+
+    async def _ticket(self, entry_id: bytes, body: bytes) -> Ticket | None:
+        """Read an entry; one that is not ours is dropped unread, or it would come back for ever."""
+        try:
+            job = deserialize(body)
+            if job["f"] != FUNCTION or len(job["a"]) != 1 or job["k"]:
+                raise ValueError("not a job of ours")
+            entry_id.decode()
+            return Ticket(entry_id, UUID(job["a"][0]), job.get("o", ""), job.get("s", ""))
+        except (DeserializationError, ValueError, TypeError, AttributeError) as error:
+            log.warning(
+                "queue.entry.refused",
+                entry=repr(entry_id[:100]),
+                error=f"{type(error).__name__}: {error}",
+            )
+            await self.pool.delete(abort_jobs_ss)  # unused here, but in every ending of arq's
+            self._settle(entry_id)
+            return None
 
     async def _listen(self) -> None:
         """Turn rings into wake-ups, as long as there is a free slot to wake for."""
         failures = 0
         while True:
+            await self._hungry.wait()
             try:
-                if self.allow_pick_jobs and self.job_counter < self.max_jobs:
-                    if await cast("Awaitable[object]", self.pool.blpop([self._bell], timeout=1)):
-                        self._wake.set()
-                else:
-                    await asyncio.sleep(0.05)
+                rung = await cast("Awaitable[object]", self.pool.blpop([self._bell_key], timeout=2))
                 failures = 0
             except AWAY:
                 failures += 1
                 await asyncio.sleep(backoff(failures))
+                continue
+            if not self._free():
+                self._hungry.clear()
+            if rung:
+                self._bell.ring()
 
-    def _release_sem_dec_counter_on_complete(self) -> None:
-        super()._release_sem_dec_counter_on_complete()
-        self._wake.set()  # a slot is free: there may be more to take
+    async def _keep(self) -> None:
+        """Renew the leases of what is held here, beside arq's own health record and cron."""
+        renewed = self.loop.time()
+        while True:
+            await asyncio.sleep(min(HEARTBEAT_S, self._renew_s))
+            try:
+                await self.heart_beat()
+                if self._held and self.loop.time() - renewed >= self._renew_s:
+                    await self._leases.renew(self._held)
+                    renewed = self.loop.time()
+            except AWAY as error:
+                log.debug("queue.renewal.failed", error=type(error).__name__)
+
+    async def _recover(self) -> None:
+        """Give back what a lost answer took, rather than let it lie until its lease runs out."""
+        try:
+            if count := await self._leases.reclaim([*self._held]):
+                log.info("queue.given_back", queue=self.queue_name, entries=count)
+        except AWAY as error:
+            log.debug("queue.recovery.failed", error=type(error).__name__)
+
+    def _complain(self, error: Exception) -> None:
+        """Log a failed round; while Redis stays away, the first one only."""
+        away = isinstance(error, AWAY)
+        if away and self._failing:
+            return
+        self._failing = away
+        log.warning(
+            "queue.round.failed",
+            queue=self.queue_name,
+            error=f"{type(error).__name__}: {error}",
+            exc_info=not away,
+            hint="It is tried again; if it stays, check SKILLS_REDIS_URL, SKILLS_DATABASE_URL "
+            "and the servers",
+        )
+
+
+def pass_on_ms() -> int:
+    """Return how long an entry rests that this worker can't run now, jittered."""
+    return random.randint(*PASS_ON_MS)  # noqa: S311  # no secret
 
 
 def backoff(failures: int) -> float:

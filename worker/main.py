@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import structlog
 from uuid_utils.compat import uuid7
@@ -21,7 +22,7 @@ from worker import handlers, reaper
 from worker.loop import QueueWorker
 from worker.offer import beat, me, offers
 from worker.room import Room
-from worker.run import run_execution
+from worker.run import take
 from worker.sandbox.run import Sandbox
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,9 @@ async def main(settings: Settings) -> None:
                 queue,
                 settings.sandbox.concurrency if queue == "sandbox" else settings.worker.concurrency,
                 settings.worker.poll_ms / 1000,
-                lambda execution_id: run_execution(room, execution_id),
+                partial(take, room),
+                worker_id=room.id,
+                lease_s=settings.worker.lease_ms / 1000,
             )
             for queue in settings.worker.queues
         ]

@@ -1,6 +1,9 @@
-"""One execution on this worker: claim, attempt, finish, announce."""
+"""Executions on this worker: claimed together, each attempted, finished, made known."""
 
 import asyncio
+import logging
+import random
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -11,7 +14,6 @@ import structlog
 from shared import presence, stale
 from shared.db import LOST
 from shared.errors import ErrorCode, Unavailable
-from shared.events import publish_finished
 from shared.executions import Claim, Ending
 from shared.queue import Entry
 from shared.redis import AWAY
@@ -20,6 +22,7 @@ from shared.schemas import Validator
 from shared.states import Status
 from worker import attempt, retry
 from worker.context import Context
+from worker.loop import Ticket, Verdict, Work
 from worker.outcome import Outcome, failed
 from worker.room import Room
 from worker.workspace import Workspace
@@ -27,38 +30,51 @@ from worker.workspace import Workspace
 log = structlog.get_logger(__name__)
 
 
-async def run_execution(room: Room, execution_id: UUID) -> bool:
-    """Run the execution if it is there to be had; whoever else has the entry runs nothing.
-
-    False when the entry should stay queued, for another worker that offers the handler.
-    """
+async def take(room: Room, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
+    """Claim the executions of entries in one statement; work for ours, a verdict for the rest."""
     snapshot = await room.registry.snapshot()
     if not snapshot.settings.skills_enabled:
-        log.debug("run.switched_off")  # the sweep rings again once the switch is on
-        return True
-    if execution_id in room.held:
-        log.debug("run.here_already")
-        return True
-    room.held.add(execution_id)
+        return [Verdict.DROP] * len(tickets)  # the sweep rings again once the switch is on
+    # Two entries of one execution, or one of what runs here already: the first has it.
+    asked = {t.execution_id: t for t in reversed(tickets) if t.execution_id not in room.held}
+    room.held.update(asked)
+    claims: dict[UUID, Claim] = {}
     try:
-        claim = await room.executions.claim(execution_id, room.id)
-        if claim is None:
-            log.debug("run.not_ours")
-            return not await for_another(room, execution_id)
+        claims = await room.executions.claim(list(asked), room.id)
+    finally:
+        room.held.difference_update(asked.keys() - claims.keys())
+    others = await for_others(room, asked.keys() - claims.keys())
+    return [
+        Verdict.DROP
+        if asked.get(ticket.execution_id) is not ticket
+        else run(room, claims[ticket.execution_id], snapshot)
+        if ticket.execution_id in claims
+        else Verdict.PASS_ON
+        if ticket.execution_id in others
+        else Verdict.DROP
+        for ticket in tickets
+    ]
+
+
+async def run(room: Room, claim: Claim, snapshot: Snapshot) -> UUID | None:
+    """Run what was claimed; return its id when it has ended, which is to be made known."""
+    structlog.contextvars.bind_contextvars(
+        execution_id=str(claim.id), skill=claim.skill_name, attempt=claim.attempt
+    )
+    try:
         ending = await run_claim(room, claim, snapshot)
     finally:
-        room.held.discard(execution_id)
-    # Let go of before it is announced, and only once: the next attempt, which the announcement
-    # rings for, may be taken up here at once and holds the same id.
-    if ending is not None:
-        await announced(room, claim, ending)
-    return True
+        room.held.discard(claim.id)
+    # Let go of first: the next attempt, which this rings for, may be taken up here at once.
+    if ending is not None and ending.status is Status.PENDING:
+        await ring_again(room, claim, ending)
+        return None
+    return claim.id if ending is not None else None
 
 
 async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> Ending | None:
     """Attempt and finish; None when the row was not ours any more. Whatever happens, it ends."""
-    structlog.contextvars.bind_contextvars(skill=claim.skill_name, attempt=claim.attempt)
-    log.info("execution.started", handler=claim.handler)
+    log.debug("execution.started", handler=claim.handler)
     began = asyncio.get_running_loop().time()
     try:
         outcome = await attempted(room, claim, snapshot)
@@ -68,10 +84,19 @@ async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> Ending | No
     duration_ms = round((asyncio.get_running_loop().time() - began) * 1000)
     elsewhere = outcome.nothing_ran and await another_can(room, claim)
     ending = retry.decide(claim, outcome, duration_ms, elsewhere=elsewhere)
-    if await finished(room, ending):
-        return ending
-    log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
-    return None
+    written = await finished(room, ending)
+    if written is None:
+        log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
+        return None
+    ending = replace(ending, status=written)
+    log.log(
+        logging.DEBUG if written is Status.SUCCESS else logging.INFO,
+        "execution.finished",
+        status=written,
+        code=ending.error_code,
+        duration_ms=duration_ms,
+    )
+    return ending
 
 
 async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
@@ -98,20 +123,20 @@ async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
     return await attempt.run(handler, claim.input, context, schema, room.stopping)
 
 
-async def announced(room: Room, claim: Claim, ending: Ending) -> None:
-    """Say what became of it: to the waiters, or to the queue for the next attempt."""
-    log.info(
-        "execution.finished",
-        status=ending.status,
-        code=ending.error_code,
-        duration_ms=ending.duration_ms,
-    )
-    if ending.status is not Status.PENDING:
-        await publish_finished(room.redis, [claim.id])
-        return
+async def ring_again(room: Room, claim: Claim, ending: Ending) -> None:
+    """Enqueue the next attempt of a row that was given back."""
     due = datetime.now(UTC) + timedelta(seconds=ending.retry_in_s) if ending.retry_in_s else None
+    entry = Entry(
+        claim.id,
+        claim.attempt,
+        claim.queue,
+        claim.priority,
+        due,
+        claim.api_key_id,
+        claim.skill_name,
+    )
     try:
-        await room.queue.put([Entry(claim.id, claim.attempt, claim.queue, claim.priority, due)])
+        await room.queue.put([entry])
     except AWAY as error:
         log.warning("queue.ring.failed", error=type(error).__name__)  # the sweep rings
 
@@ -128,15 +153,19 @@ def unstorable(ending: Ending) -> Ending:
     )
 
 
-async def for_another(room: Room, execution_id: UUID) -> bool:
-    """Tell whether the row waits for a handler that is not ours but a live worker's."""
+async def for_others(room: Room, ids: Collection[UUID]) -> set[UUID]:
+    """Return those whose rows wait for a handler that is not ours but a live worker's."""
+    if not ids:
+        return set()
     try:
-        handler = await stale.waiting_for(room.pool, execution_id)
-        if handler is None or handler in room.handlers:
-            return False
-        return any(handler in row["handlers"] for row in await presence.live(room.pool))
+        waiting = await stale.waiting_for(room.pool, ids)
+        foreign = {i: name for i, name in waiting.items() if name not in room.handlers}
+        if not foreign:
+            return set()
+        offered = {name for row in await presence.live(room.pool) for name in row["handlers"]}
     except LOST:
-        return False
+        return set()
+    return {i for i, name in foreign.items() if name in offered}
 
 
 async def another_can(room: Room, claim: Claim) -> bool:
@@ -153,16 +182,18 @@ async def another_can(room: Room, claim: Claim) -> bool:
     )
 
 
-async def finished(room: Room, ending: Ending) -> bool:
+async def finished(room: Room, ending: Ending) -> Status | None:
     """Write the ending, again and again while Postgres is away: an outcome is never dropped.
 
-    False when the attempt is not ours any more. After a lost answer that can't be told from a write
-    that took effect, so it counts as one: an event too many does no harm.
+    Returns the status that was written, None when the attempt is not ours any more. After a lost
+    answer that can't be told from a write that took effect, so it counts as one: an event too many
+    does no harm.
     """
     delay, repeated = 0.05, False
     while True:
         try:
-            return await room.executions.finish(ending) or repeated
+            written = await room.executions.finish(ending)
+            return ending.status if written is None and repeated else written
         except Unavailable as error:
             log.warning("finish.waiting", error=type(error.__cause__).__name__)
             if room.stopping.is_set():
@@ -173,5 +204,5 @@ async def finished(room: Room, ending: Ending) -> bool:
             log.exception("finish.refused")
             ending = unstorable(ending)
         repeated = True
-        await asyncio.sleep(delay)
+        await asyncio.sleep(random.uniform(delay / 2, delay))  # noqa: S311  # no secret
         delay = min(delay * 2, 2.0)

@@ -19,6 +19,7 @@ from shared.events import publish_finished
 from shared.executions import Ending, Executions
 from shared.settings import Settings
 from shared.states import Status
+from tests.factories import claim_one
 from tests.services import MANAGEMENT_TOKEN
 from tests.signals import until
 
@@ -104,7 +105,7 @@ class Fleet:
     async def run(self, execution_id: UUID | str, output: Any = None) -> None:
         """Claim, finish as success and say so, as a worker does."""
         doors = Executions(self.dispatcher.pool, ["echo-handler"])
-        claim = await doors.claim(UUID(str(execution_id)), WORKER)
+        claim = await claim_one(doors, UUID(str(execution_id)), WORKER)
         assert claim is not None
         ending = Ending(
             id=claim.id,

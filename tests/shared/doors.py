@@ -4,14 +4,14 @@ from typing import Any
 
 from shared.executions import Claim, Ending, Executions
 from shared.states import Status
-from tests.factories import submit
+from tests.factories import claim_one, submit
 
 ECHO = ["echo"]
 WORKERS = ("worker-a", "worker-b")
 
 
 async def claimed(executions: Executions, **changes: Any) -> Claim:
-    claim = await executions.claim(await submit(executions, **changes), "worker-a")
+    claim = await claim_one(executions, await submit(executions, **changes), "worker-a")
     assert claim is not None
     return claim
 

@@ -11,7 +11,7 @@ from shared.events import Waiters, publish_finished
 from shared.executions import Ending, Executions
 from shared.redis import FINISHED_CHANNEL, Listener
 from shared.states import Status
-from tests.factories import redis_to, submit
+from tests.factories import claim_one, redis_to, submit
 from tests.faults.proxy import proxied
 from tests.signals import until
 
@@ -34,7 +34,7 @@ async def ended_quietly(pool: "asyncpg.Pool[asyncpg.Record]") -> UUID:
     """End an execution without telling anybody."""
     executions = Executions(pool, ["echo"])
     execution_id = await submit(executions)
-    assert await executions.claim(execution_id, "w")
+    assert await claim_one(executions, execution_id, "w")
     await executions.finish(
         Ending(id=execution_id, attempt=1, worker_id="w", status=Status.SUCCESS)
     )

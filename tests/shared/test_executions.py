@@ -15,7 +15,7 @@ from shared.db import transaction
 from shared.errors import InvalidInput
 from shared.executions import Created, Ending, Executions
 from shared.states import TERMINAL, Status, allows
-from tests.factories import new_execution, pool_to, row, submit
+from tests.factories import claim_one, new_execution, pool_to, row, submit
 from tests.shared.doors import ECHO, WORKERS, claimed, ending
 
 
@@ -29,7 +29,7 @@ async def test_a_row_goes_from_pending_through_running_to_its_end(
     assert (fresh["status"], fresh["attempt"], fresh["attempts"]) == ("pending", 0, [])
     assert fresh["created_at"] == made.created_at
 
-    claim = await executions.claim(new.id, "worker-a")
+    claim = await claim_one(executions, new.id, "worker-a")
     assert claim is not None
     assert (claim.attempt, claim.input, claim.timeout_ms) == (1, {"a": [1, 2.5, "ü"]}, 5000)
     running = await row(pool, new.id)
@@ -52,7 +52,7 @@ async def test_a_hundred_executions_are_claimed_once_each_by_two_workers_that_ra
         asked = [(w, i) for i in ids for w in WORKERS] + [
             (w, i) for i in reversed(ids) for w in reversed(WORKERS)
         ]
-        found = await asyncio.gather(*(rivals[w].claim(i, w) for w, i in asked))
+        found = await asyncio.gather(*(claim_one(rivals[w], i, w) for w, i in asked))
     got = [claim for claim in found if claim is not None]
     assert len({claim.id for claim in got}) == len(got)
     assert {claim.attempt for claim in got} == {1}
@@ -69,7 +69,7 @@ async def test_separate_connections_that_race_for_one_row_get_it_once(
     wanted = await submit(executions)
     async with pool_to(database_url) as other:
         doors = [Executions(other if n % 2 else executions._pool, ECHO) for n in range(8)]
-        found = await asyncio.gather(*(d.claim(wanted, f"w{n}") for n, d in enumerate(doors)))
+        found = await asyncio.gather(*(claim_one(d, wanted, f"w{n}") for n, d in enumerate(doors)))
     assert len([claim for claim in found if claim]) == 1
 
 
@@ -78,7 +78,7 @@ async def test_a_zombie_s_ending_changes_nothing_once_another_attempt_began(
 ) -> None:
     first = await claimed(executions)
     assert await executions.finish(ending(first, Status.PENDING, output=None))
-    second = await executions.claim(first.id, "worker-a")
+    second = await claim_one(executions, first.id, "worker-a")
     assert second is not None
     assert second.attempt == 2
     before = await row(pool, first.id)
@@ -98,15 +98,15 @@ async def test_endings_of_different_attempts_in_one_batch_are_told_apart(
 ) -> None:
     first = await claimed(executions)
     await executions.finish(ending(first, Status.PENDING))
-    second = await executions.claim(first.id, "worker-b")
+    second = await claim_one(executions, first.id, "worker-b")
     assert second is not None
     answers = await executions._finish([ending(first), ending(second)])
-    assert answers == [False, True]
+    assert answers == [None, Status.SUCCESS]
 
 
 async def test_only_handlers_of_this_process_are_claimed(executions: Executions) -> None:
     wanted = await submit(executions, handler="somebody-elses")
-    assert await executions.claim(wanted, "worker-a") is None
+    assert await claim_one(executions, wanted, "worker-a") is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_a_row_out_of_its_time_is_not_claimed(
 ) -> None:
     now = datetime.now(UTC)
     wanted = await submit(executions, **{name: now + after for name, after in changes.items()})
-    assert await executions.claim(wanted, "worker-a") is None
+    assert await claim_one(executions, wanted, "worker-a") is None
 
 
 @pytest.mark.parametrize(("approval", "claimable"), [("required", False), ("approved", True)])
@@ -134,7 +134,7 @@ async def test_a_row_that_waits_for_approval_is_not_claimed(
 ) -> None:
     wanted = await submit(executions)
     await pool.execute("UPDATE skill_executions SET approval = $1 WHERE id = $2", approval, wanted)
-    assert (await executions.claim(wanted, "worker-a") is not None) == claimable
+    assert (await claim_one(executions, wanted, "worker-a") is not None) == claimable
 
 
 async def test_a_row_handed_back_rests_until_its_time(
@@ -144,7 +144,7 @@ async def test_a_row_handed_back_rests_until_its_time(
     await executions.finish(
         ending(claim, Status.PENDING, output=None, retry_in_s=3600.0, history='{"attempt": 1}')
     )
-    assert await executions.claim(claim.id, "worker-a") is None
+    assert await claim_one(executions, claim.id, "worker-a") is None
     resting = await row(pool, claim.id)
     assert resting["retry_at"] > datetime.now(UTC) + timedelta(minutes=59)
     assert (resting["worker_id"], resting["started_at"], resting["finished_at"]) == (None,) * 3
@@ -206,12 +206,15 @@ async def taken(
     """Do the step; return whether it says that it moved the row, checked against what it should."""
     match step:
         case ("claim", worker):
-            moved = await executions.claim(execution_id, worker) is not None
+            moved = await claim_one(executions, execution_id, worker) is not None
             assert moved == (before["status"] == "pending")
         case ("finish", status, shift, worker):
             attempt = before["attempt"] + shift
-            moved = await executions.finish(
-                Ending(id=execution_id, attempt=attempt, worker_id=worker, status=status)
+            moved = (
+                await executions.finish(
+                    Ending(id=execution_id, attempt=attempt, worker_id=worker, status=status)
+                )
+                is not None
             )
             ours = before["worker_id"] == worker and shift == 0
             assert moved == (before["status"] == "running" and ours)
@@ -269,6 +272,6 @@ async def test_a_row_lands_in_the_partition_of_its_month_or_in_the_default_one(
         late.id: "skill_executions_default",
     }
     for new in (now, late):
-        claim = await executions.claim(new.id, "worker-a")
+        claim = await claim_one(executions, new.id, "worker-a")
         assert claim is not None
         assert await executions.finish(ending(claim))

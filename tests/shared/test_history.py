@@ -9,7 +9,7 @@ from shared import history
 from shared.executions import Ending, Executions
 from shared.history import Filter
 from shared.states import Status
-from tests.factories import new_execution
+from tests.factories import claim_one, new_execution
 
 ECHO = ["echo"]
 
@@ -61,7 +61,7 @@ async def test_every_filter_narrows(
     odd = new_execution(skill_name="odd", session_id="s-1")
     await executions.create(odd)
     await executions.create(new_execution())
-    claim = await executions.claim(odd.id, "w")
+    claim = await claim_one(executions, odd.id, "w")
     assert claim is not None
     now = datetime.now(UTC)
     for narrowed in (
@@ -95,6 +95,6 @@ async def test_only_ended_executions_count_as_finished(
     for new in ids:
         await executions.create(new)
     for new in ids[:2]:
-        await executions.claim(new.id, "w")
+        await claim_one(executions, new.id, "w")
     await executions.finish(Ending(id=ids[0].id, attempt=1, worker_id="w", status=Status.TIMEOUT))
     assert await history.finished(pool, [new.id for new in ids]) == [ids[0].id]

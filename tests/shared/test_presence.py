@@ -34,7 +34,10 @@ async def test_a_worker_lives_while_it_beats(pool: "asyncpg.Pool[asyncpg.Record]
     }
     await pool.execute("UPDATE workers SET heartbeat_at = heartbeat_at - interval '1 minute'")
     assert await presence.live(pool) == []
-    assert len(await presence.live(pool, 3600)) == 1
+    await presence.beat(pool, worker(id="patient", lease_ms=3_600_000))
+    await pool.execute("UPDATE workers SET heartbeat_at = heartbeat_at - interval '1 minute'")
+    assert [row["id"] for row in await presence.live(pool)] == ["patient"], "by its own lease"
+    await pool.execute("DELETE FROM workers WHERE id = 'patient'")
     await presence.beat(pool, worker(running=3, sandbox={"engine": "absent"}))
     assert [row["sandbox"] for row in await presence.live(pool)] == [{"engine": "absent"}]
     assert await pool.fetchval("SELECT running FROM workers") == 3

@@ -11,7 +11,7 @@ from shared.db import transaction
 from shared.executions import Ending, Executions
 from shared.presence import Presence
 from shared.states import Status
-from tests.factories import new_execution, row, submit
+from tests.factories import claim_one, new_execution, row, submit
 
 ECHO = ["echo"]
 LOST_AFTER_S = 12.0
@@ -45,7 +45,7 @@ async def reap(pool: "asyncpg.Pool[asyncpg.Record]", *more: Any) -> stale.Reaped
 
 async def running(executions: Executions, **changes: Any) -> UUID:
     execution_id = await submit(executions, **changes)
-    assert await executions.claim(execution_id, "worker-a") is not None
+    assert await claim_one(executions, execution_id, "worker-a") is not None
     return execution_id
 
 
@@ -114,9 +114,9 @@ async def test_a_worker_lost_again_and_again_uses_up_the_budget_and_hand_backs_d
         )
     )
     for _ in range(2):
-        assert await executions.claim(execution_id, "worker-a") is not None
+        assert await claim_one(executions, execution_id, "worker-a") is not None
         assert (await reap(pool)).again
-    assert await executions.claim(execution_id, "worker-a") is not None
+    assert await claim_one(executions, execution_id, "worker-a") is not None
     assert (await reap(pool)).ended == [execution_id]
     ended = await row(pool, execution_id)
     assert (ended["attempt"], len(ended["attempts"])) == (4, 4)
@@ -180,8 +180,7 @@ async def test_a_row_tells_the_handler_that_it_waits_for(
 ) -> None:
     waits = await submit(executions, handler="rare")
     runs = await running(executions)
-    assert await stale.waiting_for(pool, waits) == "rare"
-    assert await stale.waiting_for(pool, runs) is None
+    assert await stale.waiting_for(pool, [waits, runs]) == {waits: "rare"}
 
 
 async def test_expired_keys_are_forgotten_and_others_kept(

@@ -1,7 +1,7 @@
 """A loop that pulls entries, and the desk where they arrive."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -15,7 +15,7 @@ from shared.redis import queue_key
 from shared.tasks import end
 from tests.services import keys_without_ttl
 from tests.signals import until
-from worker.loop import QueueWorker
+from worker.loop import QueueWorker, Ticket, Verdict, Work
 
 SLOW_POLL_S = 30.0
 """So slow that only the bell explains what happens soon."""
@@ -31,12 +31,18 @@ class Desk:
         self.answer = True
         self.error: Exception | None = None
 
-    async def execute(self, execution_id: UUID) -> bool:
+    async def claim(self, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
+        if not self.answer:
+            self.arrived += [ticket.execution_id for ticket in tickets]
+            return [Verdict.PASS_ON for _ in tickets]
+        return [self.execute(ticket.execution_id) for ticket in tickets]
+
+    async def execute(self, execution_id: UUID) -> UUID:
         self.arrived.append(execution_id)
         await self.open.wait()
         if self.error:
             raise self.error
-        return self.answer
+        return execution_id
 
     async def has(self, *ids: UUID) -> None:
         async def all_there() -> bool:
@@ -47,9 +53,16 @@ class Desk:
 
 @asynccontextmanager
 async def pulling(
-    redis: Redis, desk: Desk, *, slots: int = 4, poll_s: float = SLOW_POLL_S
+    redis: Redis,
+    desk: Desk,
+    *,
+    slots: int = 4,
+    poll_s: float = SLOW_POLL_S,
+    lease_s: float = 10.0,
 ) -> AsyncIterator[QueueWorker]:
-    worker = QueueWorker(redis, "direct", slots, poll_s, desk.execute)
+    worker = QueueWorker(
+        redis, "direct", slots, poll_s, desk.claim, worker_id=f"worker-{uuid7()}", lease_s=lease_s
+    )
     task = asyncio.create_task(worker.main())
     try:
         yield worker

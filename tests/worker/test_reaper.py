@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from shared import live, presence
+from shared import live
 from shared.db import transaction
 from shared.redis import FINISHED_CHANNEL, queue_key
 from shared.tasks import end
-from tests.factories import redis_to, room_in, row, submit
+from tests.factories import claim_one, redis_to, room_in, row, submit
 from tests.faults.proxy import proxied
 from tests.signals import until
 from worker import reaper
@@ -35,7 +35,7 @@ async def queued(room: Room) -> list[str]:
 async def lost(room: Room, **changes: Any) -> UUID:
     """Make a row that a worker without presence runs."""
     execution_id = await submit(room.executions, **changes)
-    assert await room.executions.claim(execution_id, "worker-gone") is not None
+    assert await claim_one(room.executions, execution_id, "worker-gone") is not None
     return execution_id
 
 
@@ -115,7 +115,7 @@ async def test_one_sweeps_while_the_others_go_by(room: Room) -> None:
 
 async def test_this_worker_s_own_rows_are_safe_while_it_holds_them(room: Room) -> None:
     execution_id = await submit(room.executions)
-    await room.executions.claim(execution_id, room.id)
+    await claim_one(room.executions, execution_id, room.id)
     await room.pool.execute(
         "UPDATE skill_executions SET started_at = started_at - interval '1 hour'"
     )

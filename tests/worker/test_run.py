@@ -10,10 +10,9 @@ from uuid_utils.compat import uuid7
 from shared import live, presence
 from shared.presence import Presence
 from shared.redis import FINISHED_CHANNEL, queue_key
-from tests.factories import install, ran, redis_to, row, submit
+from tests.factories import install, ran, redis_to, row, run_execution, submit
 from tests.signals import until
 from worker.room import Room
-from worker.run import run_execution
 
 
 async def queued(room: Room) -> list[str]:

@@ -9,11 +9,10 @@ import pytest
 from shared.db import LOST
 from shared.errors import Unavailable
 from shared.states import Status
-from tests.factories import ran, room_in, row, submit
+from tests.factories import ran, room_in, row, run_execution, submit
 from tests.faults.proxy import proxied
 from tests.signals import until
 from worker.room import Room
-from worker.run import run_execution
 
 
 async def test_an_ending_waits_for_a_postgres_that_went_away(
