@@ -11,7 +11,7 @@ from arq import constants
 from arq.connections import ArqRedis
 from arq.jobs import DeserializationError, deserialize_job_raw, serialize_job
 from arq.utils import to_unix_ms
-from arq.worker import Retry, RetryJob, Worker, func
+from arq.worker import Worker, func
 
 from shared.queue import FUNCTION, deserialize, serialize
 
@@ -34,7 +34,6 @@ async def worker() -> Worker:
         job_timeout=10,
         keep_result=0,
         poll_delay=0.25,
-        queue_read_limit=7,
         max_tries=9,
         job_serializer=serialize,
         job_deserializer=deserialize,
@@ -50,42 +49,19 @@ async def test_the_members_that_are_used_are_there_and_mean_the_same(worker: Wor
     assert (worker.job_counter, worker.max_jobs) == (0, 3)
     assert worker.allow_pick_jobs is True
     assert worker.poll_delay_s == 0.25
-    assert worker.queue_read_limit == 7
     assert worker.queue_name == "q"
-    assert worker.in_progress_timeout_s == 20, "the longest timeout and ten seconds"
     assert worker.loop.is_running()
     assert isinstance(worker.pool, ArqRedis)
     assert worker._pool is worker.pool
-    for name in (
-        "main",
-        "_poll_iteration",
-        "heart_beat",
-        "start_jobs",
-        "run_job",
-        "finish_failed_job",
-    ):
+    assert (worker.jobs_complete, worker.jobs_failed) == (0, 0)
+    for name in ("main", "heart_beat"):
         assert inspect.iscoroutinefunction(getattr(worker, name)), name
-    assert list(inspect.signature(worker.run_job).parameters) == ["job_id", "score"]
-    assert list(inspect.signature(worker.finish_failed_job).parameters) == ["job_id", "result_data"]
-    assert list(inspect.signature(worker.start_jobs).parameters) == ["job_ids"]
-    assert not inspect.iscoroutinefunction(worker._release_sem_dec_counter_on_complete)
 
 
-async def test_a_finished_job_goes_through_the_release_that_we_extend(worker: Worker) -> None:
-    await worker.sem.acquire()
-    worker.job_counter = 1
-    worker._release_sem_dec_counter_on_complete()
-    assert worker.job_counter == 0
-    source = inspect.getsource(Worker.start_jobs)
-    assert "self._release_sem_dec_counter_on_complete()" in source
-
-
-def test_the_poll_goes_through_what_we_override() -> None:
-    source = inspect.getsource(Worker._poll_iteration)
-    assert "self.allow_pick_jobs" in source
-    assert "self.start_jobs(job_ids)" in source
-    assert "self.heart_beat()" in source
-    assert "self.queue_read_limit" in source
+def test_nothing_of_arq_s_loop_runs_but_what_its_main_calls() -> None:
+    source = inspect.getsource(Worker.heart_beat)
+    assert "self.record_health()" in source
+    assert "self.run_cron(" in source
 
 
 def test_the_keys_are_those_of_the_wire() -> None:
@@ -94,13 +70,6 @@ def test_the_keys_are_those_of_the_wire() -> None:
     assert constants.retry_key_prefix == "arq:retry:"
     assert constants.result_key_prefix == "arq:result:"
     assert constants.abort_jobs_ss == "arq:abort"
-
-
-def test_a_start_that_fails_keeps_its_slot_which_is_why_we_free_it() -> None:
-    source = inspect.getsource(Worker.start_jobs)
-    assert "self.sem.acquire()" in source
-    assert "except (ResponseError, WatchError):" in source
-    assert "self.run_job(job_id, int(score))" in source
 
 
 def test_a_job_s_body_has_the_five_fields() -> None:
@@ -119,14 +88,6 @@ def test_a_job_s_body_has_the_five_fields() -> None:
 def test_a_refusing_deserializer_is_met_as_a_deserialization_error() -> None:
     with pytest.raises(DeserializationError):
         deserialize_job_raw(b"\x80\x04.", deserializer=deserialize)
-
-
-def test_the_two_ways_of_giving_an_entry_back_are_what_the_worker_looks_for() -> None:
-    assert Retry(defer=0.5).defer_score == 500
-    source = inspect.getsource(Worker.run_job)
-    assert "isinstance(e, Retry)" in source
-    assert "isinstance(e, (asyncio.CancelledError, RetryJob))" in source
-    assert issubclass(RetryJob, RuntimeError)
 
 
 def test_times_are_whole_milliseconds_less_than_one_away() -> None:

@@ -1,7 +1,6 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from arq.constants import in_progress_key_prefix
 from redis.asyncio import Redis
 
@@ -9,7 +8,7 @@ from shared.queue import Queue
 from shared.redis import bell_key
 from tests.signals import until
 from tests.worker.pulling import Desk, drained, entry, pulling, until_gone
-from worker import loop as loop_module
+from worker.lease import Leases
 
 
 async def test_an_idle_worker_is_woken_by_the_bell(redis: Redis, desk: Desk) -> None:
@@ -37,7 +36,7 @@ async def test_no_more_run_at_once_than_there_are_slots(redis: Redis, desk: Desk
     async with pulling(redis, desk, slots=2) as worker:
         await Queue(redis).put(entries)
         await desk.has(entries[0].execution_id, entries[1].execution_id)
-        await worker._poll_iteration()
+        assert await worker._round(0.1) != 0
         assert len(desk.arrived) == 2
         desk.open.set()
         await desk.has(*(e.execution_id for e in entries))
@@ -69,20 +68,15 @@ async def test_two_workers_do_not_share_an_entry(redis: Redis, desk: Desk) -> No
     assert len(desk.arrived) == 60
 
 
-async def test_a_lease_is_renewed_while_the_work_goes_on(
-    redis: Redis, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop_module, "LEASE_S", 3.0)
-    monkeypatch.setattr(loop_module, "RENEW_S", 0.1)
+async def test_a_lease_is_renewed_while_the_work_goes_on(redis: Redis, desk: Desk) -> None:
     desk.open.clear()
     put = entry()
     key = in_progress_key_prefix + put.id
-    async with pulling(redis, desk, poll_s=0.05) as worker:
-        assert worker.in_progress_timeout_s == 3.0
+    async with pulling(redis, desk, lease_s=1.0):
         await Queue(redis).put([put])
         await desk.has(put.execution_id)
         start, renewals, before = asyncio.get_running_loop().time(), 0, 10_000
-        while renewals < 8:
+        while renewals < 6:
             left = await redis.pttl(key)
             assert left > 0, "the lease ran out under a live worker"
             renewals += left > before
@@ -114,12 +108,9 @@ async def test_stopping_takes_nothing_new_and_lets_the_rest_queued(
         await desk.has(first.execution_id)
         worker.stop_picking()
         await Queue(redis).put([second])
-        await worker.start_jobs([second.id.encode()])  # a poll that was under way
-
-        async def turned_away() -> bool:
-            return worker.jobs_retried == 1
-
-        await until(turned_away, "what was picked too late goes back")
+        taken = await worker._leases.cycle(1, [], "")  # a round that was under way
+        assert [entry_id.decode() for entry_id, _ in taken.entries] == [second.id]
+        await worker._start(taken.entries)
         desk.open.set()
         await until_gone(redis, in_progress_key_prefix)
         assert desk.arrived == [first.execution_id]
@@ -152,3 +143,60 @@ async def test_an_execution_that_breaks_takes_nobody_along(redis: Redis, desk: D
         desk.error = None
         await Queue(redis).put([good])
         await desk.has(good.execution_id)
+
+
+async def test_running_entries_never_stand_before_waiting_ones(redis: Redis, desk: Desk) -> None:
+    desk.open.clear()
+    entries = [entry() for _ in range(2_000)]
+    await Queue(redis).put(entries)
+    async with pulling(redis, desk, slots=2_000), pulling(redis, desk, slots=1):
+        await desk.has(*(e.execution_id for e in entries))
+        last = entry()
+        await Queue(redis).put([last])
+        await desk.has(last.execution_id)
+        desk.open.set()
+        await drained(redis)
+
+
+async def test_one_owner_s_flood_lets_another_s_next_call_through(redis: Redis, desk: Desk) -> None:
+    flood = [entry(owner="flood") for _ in range(500)]
+    await Queue(redis).put(flood)
+    await Queue(redis).put([single := entry(owner="single")])
+    async with pulling(redis, desk, slots=1):
+        await drained(redis)
+    assert desk.arrived.index(single.execution_id) <= 1
+    assert len(desk.arrived) == 501
+
+
+async def test_owners_share_by_their_weights(redis: Redis, desk: Desk) -> None:
+    heavy = [entry(owner="heavy", weight=3.0) for _ in range(60)]
+    light = [entry(owner="light") for _ in range(60)]
+    await Queue(redis).put(heavy)
+    await Queue(redis).put(light)
+    async with pulling(redis, desk, slots=1):
+        await drained(redis)
+    ours = {e.execution_id for e in heavy}
+    assert 28 <= sum(i in ours for i in desk.arrived[:40]) <= 32, "three turns to one"
+
+
+async def test_a_retry_does_not_wait_behind_its_owner_s_backlog(redis: Redis, desk: Desk) -> None:
+    await Queue(redis).put([entry(owner="a") for _ in range(50)])
+    again = entry(owner="a", attempt=1)
+    await Queue(redis).put([again])
+    async with pulling(redis, desk, slots=1):
+        await drained(redis)
+    assert desk.arrived.index(again.execution_id) <= 1
+
+
+async def test_what_a_lost_answer_took_goes_back_at_once(redis: Redis, desk: Desk) -> None:
+    put = entry()
+    await Queue(redis).put([put])
+    leases = Leases(redis, "direct", "worker-a", 60.0)
+    assert len((await leases.cycle(1, [], "")).entries) == 1, "taken, and the answer is lost"
+    other = entry()
+    await Queue(redis).put([other])
+    taken = await leases.cycle(1, [], "")
+    assert await leases.reclaim([entry_id for entry_id, _ in taken.entries]) == 1
+    async with pulling(redis, desk):
+        await desk.has(put.execution_id)
+    assert desk.arrived == [put.execution_id], "what is known of stays held"
