@@ -78,6 +78,12 @@ async def live(pool: "Pool[asyncpg.Record]") -> list[asyncpg.Record]:
     return rows
 
 
+async def gone(pool: "Pool[asyncpg.Record]") -> set[str]:
+    """Return the workers whose rows are there and who are not."""
+    rows = await pool.fetch(f"SELECT id FROM workers WHERE NOT ({LIVE_WORKER})")
+    return {row["id"] for row in rows}
+
+
 async def forget(pool: "Pool[asyncpg.Record]") -> None:
     """Delete the rows of workers that have been gone for a day."""
     await pool.execute(

@@ -37,16 +37,11 @@ RETURNING e.id
 
 WAITING_FOR = f"SELECT id, handler FROM skill_executions WHERE id = ANY($1::uuid[]) AND {RUNNABLE}"
 
-# A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
-# row is gone too. A worker also names rows ($2) that it does not hold ($3): claimed by a statement
-# whose answer never came. Hand-backs do not count against the budget, failed attempts do.
-LOST = f"""
+# Hand-backs do not count against the budget, failed attempts do.
+TAKE_BACK = f"""
 WITH gone AS (
     SELECT id FROM skill_executions e
-     WHERE ended IS NULL AND status = 'running' AND CASE WHEN $2::text IS NULL THEN NOT EXISTS (
-             SELECT FROM workers WHERE workers.id = e.worker_id AND {LIVE_WORKER})
-         ELSE worker_id = $2 AND NOT id = ANY($3::uuid[])
-              AND started_at < clock_timestamp() - $1 * interval '1 second' END
+     WHERE ended IS NULL AND status = 'running' AND {{condition}}
      ORDER BY id LIMIT {BATCH} FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
@@ -75,6 +70,16 @@ UPDATE skill_executions e
  WHERE e.id = gone.id AND e.status = 'running'
 RETURNING e.id, e.attempt, e.queue, e.priority, e.status, e.api_key_id, e.skill_name
 """
+# A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
+# row is gone too.
+LOST = TAKE_BACK.format(
+    condition=f"NOT EXISTS (SELECT FROM workers WHERE workers.id = e.worker_id AND {LIVE_WORKER})"
+)
+# Claimed by a statement whose answer never came: the worker does not know that it has them.
+UNHELD = TAKE_BACK.format(
+    condition="worker_id = $1 AND NOT id = ANY($2::uuid[]) "
+    "AND started_at < clock_timestamp() - $3 * interval '1 second'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +108,20 @@ async def expire(connection: Any) -> list[UUID]:
     return [row["id"] for row in await connection.fetch(EXPIRE)]
 
 
-async def reap(
-    connection: Any,
-    lost_after_s: float,
-    worker_id: str | None = None,
-    held: Collection[UUID] = (),
-) -> Reaped:
-    """Take the running rows of workers without a heartbeat: retry the idempotent, end the rest.
+async def reap(connection: Any) -> Reaped:
+    """Take a batch of what workers that are gone ran: retry the idempotent, end the rest."""
+    return reaped(await connection.fetch(LOST))
 
-    With ``worker_id``: those of that worker which it does not hold, claimed so long ago.
-    """
-    rows = await connection.fetch(LOST, lost_after_s, worker_id, list(held))
+
+async def disown(
+    connection: Any, worker_id: str, held: Collection[UUID], older_than_s: float
+) -> Reaped:
+    """Do the same with a living worker's rows, claimed so long ago, that it does not hold."""
+    return reaped(await connection.fetch(UNHELD, worker_id, list(held), older_than_s))
+
+
+def reaped(rows: Sequence[Any]) -> Reaped:
+    """Part the rows into those to be run again and those that ended."""
     again = [row for row in rows if row["status"] == "pending"]
     return Reaped(
         [entry(row) for row in again],

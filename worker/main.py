@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 from uuid_utils.compat import uuid7
 
-from shared import announce, db, migrate, presence
+from shared import announce, db, leader, migrate, presence
 from shared.executions import Executions
 from shared.queue import Queue
 from shared.redis import Listener
@@ -112,6 +112,7 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
             await room.executions.drain()
             with suppress(*db.LOST):
                 await presence.leave(pool, worker_id)
+                await leader.resign(pool, worker_id)
             await listener.stop()
     finally:
         await db.close(pool)

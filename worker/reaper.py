@@ -1,14 +1,16 @@
 """Upkeep: what dead workers, lost bells and passed times leave behind.
 
-One worker at a time does it, whichever gets the lock; every worker tries every few seconds.
+One worker at a time does it, the leader; every worker tries, so that another takes over at once.
 """
 
 import asyncio
+import random
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import structlog
 
-from shared import presence, stale
+from shared import leader, presence, stale
 from shared.db import transaction
 from shared.events import publish_finished
 from shared.queue import Entry
@@ -17,62 +19,123 @@ from worker.room import Room
 
 log = structlog.get_logger(__name__)
 
-LOCK = 0x5F1EE8
-"""The advisory lock of the upkeep, held for one round's transaction."""
-
 UNHEARD_S = 2.0
 """Age at which a runnable row without an entry counts as unheard: its own ring is long over."""
 
+THOROUGH_S = 3.0
+"""Time between two rounds that look at every live row; the others only look for lost workers."""
+
+HOUSEKEEPING_S = 600.0
+"""Time between deletions of what has merely grown old."""
+
+HOLDS = 4
+"""Sweeps that a leader's place is kept for it."""
+
 MAX_PAGES = 20
-HOUSEKEEPING_ROUNDS = 200
-"""Rounds between deletions of what has merely grown old."""
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What one worker's upkeep remembers, on the event loop's clock.
+
+    ``steady_since`` is since when its own rounds have come in time: after an outage of Postgres
+    every heartbeat is old, and no worker is lost for that. ``gone`` are the lost workers it knows.
+    """
+
+    steady_since: float
+    last: float
+    thorough: float = 0.0
+    housekeeping: float = 0.0
+    gone: set[str] = field(default_factory=set)
 
 
 async def keep(room: Room) -> None:
     """Do a round every ``sweep_ms`` until cancelled; a failed round is logged and tried again."""
-    number = 0
+    loop = asyncio.get_running_loop()
+    sweep_s = room.settings.worker.sweep_ms / 1000
+    lease_s = room.settings.worker.lease_ms / 1000
+    rounds = Rounds(steady_since=loop.time() - lease_s, last=loop.time())
     while True:
-        await asyncio.sleep(room.settings.worker.sweep_ms / 1000)
+        await asyncio.sleep(random.uniform(0.8, 1.0) * sweep_s)  # noqa: S311  # no secret
         try:
-            await disown(room)
-            await sweep(room, housekeeping=number % HOUSEKEEPING_ROUNDS == 0)
+            await sweep_round(room, rounds)
         except Exception as error:
+            rounds.steady_since = loop.time()
             log.warning("upkeep.failed", error=type(error).__name__, exc_info=True)
-        number += 1
 
 
-async def sweep(room: Room, *, housekeeping: bool = False) -> None:
-    """Do one round, unless another worker is at it."""
-    lost_after_s = room.settings.worker.lease_ms / 1000
+async def sweep_round(room: Room, rounds: Rounds) -> None:
+    """Do one round: what is this worker's own to do, and the leader's part if it is the leader."""
+    loop = asyncio.get_running_loop()
+    lease_s = room.settings.worker.lease_ms / 1000
+    hold_s = HOLDS * room.settings.worker.sweep_ms / 1000
+    leads = await leader.lead(room.pool, room.id, hold_s)
+    now = loop.time()
+    if now - rounds.last > max(lease_s / 2, hold_s):
+        rounds.steady_since = now  # we were frozen, or Postgres was
+    rounds.last = now
+    thorough = now - rounds.thorough >= THOROUGH_S
+    if thorough:
+        rounds.thorough = now
+        await disown(room)
+    if not leads:
+        rounds.gone.clear()
+        return
+    trusting = now - rounds.steady_since >= lease_s and await up_for(room, lease_s)
+    if thorough:
+        housekeeping = now - rounds.housekeeping >= HOUSEKEEPING_S
+        await sweep(room, trusting=trusting, housekeeping=housekeeping)
+        if housekeeping:
+            rounds.housekeeping = now
+    elif trusting and (gone := await presence.gone(room.pool)) - rounds.gone:
+        await reap(room)
+        rounds.gone = gone
+
+
+async def sweep(room: Room, *, trusting: bool = True, housekeeping: bool = False) -> None:
+    """Look at every live row once. ``trusting``: heartbeats can be judged by their age."""
+    if trusting:
+        await reap(room)
     async with transaction(room.pool) as connection:
-        if not await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK):
-            return
-        reaped = await stale.reap(connection, lost_after_s)
         expired = await stale.expire(connection)
         if housekeeping:
             await stale.forget_keys(connection)
             await presence.forget(connection)
-    await told(room, reaped, expired)
+    await told(room, stale.Reaped([], []), expired)
     try:
         await ring(room)
     except AWAY as error:
         log.warning("upkeep.redis.away", error=type(error).__name__)
     if housekeeping:
-        await grow(room)
-
-
-async def grow(room: Room) -> None:
-    """Make the partitions of the coming months; in its own transaction, which may fail."""
-    async with transaction(room.pool) as connection:
-        if await connection.fetchval("SELECT pg_try_advisory_xact_lock($1)", LOCK):
+        async with transaction(room.pool) as connection:  # of its own: it may fail
             await stale.add_partitions(connection)
+
+
+async def up_for(room: Room, seconds: float) -> bool:
+    """Tell whether Postgres has run for so long: before, no worker could write its heartbeat."""
+    return bool(
+        await room.pool.fetchval(
+            "SELECT clock_timestamp() - pg_postmaster_start_time() > $1 * interval '1 second'",
+            seconds,
+        )
+    )
+
+
+async def reap(room: Room) -> None:
+    """Take over what lost workers ran, however much it is."""
+    while True:
+        async with transaction(room.pool) as connection:
+            reaped = await stale.reap(connection)
+        await told(room, reaped, [])
+        if len(reaped.again) + len(reaped.ended) < stale.BATCH:
+            return
 
 
 async def disown(room: Room) -> None:
     """Give back what this worker claimed without learning of it, each worker for itself."""
-    lost_after_s = room.settings.worker.lease_ms / 1000
+    lease_s = room.settings.worker.lease_ms / 1000
     async with transaction(room.pool) as connection:
-        reaped = await stale.reap(connection, lost_after_s, room.id, room.held)
+        reaped = await stale.disown(connection, room.id, room.held, lease_s)
     await told(room, reaped, [])
 
 

@@ -220,7 +220,7 @@ async def taken(
             assert moved == (before["status"] == "running" and ours)
         case ("reap",):
             async with transaction(pool) as connection:
-                reaped = await stale.reap(connection, 12.0)
+                reaped = await stale.reap(connection)
             again = [entry.execution_id for entry in reaped.again]
             moved = execution_id in [*again, *reaped.ended]
             assert moved == (before["status"] == "running")  # no worker here ever beats

@@ -14,7 +14,6 @@ from shared.states import Status
 from tests.factories import claim_one, new_execution, row, submit
 
 ECHO = ["echo"]
-LOST_AFTER_S = 12.0
 
 
 @pytest.fixture
@@ -38,9 +37,9 @@ def worker(name: str = "worker-a") -> Presence:
     )
 
 
-async def reap(pool: "asyncpg.Pool[asyncpg.Record]", *more: Any) -> stale.Reaped:
+async def reap(pool: "asyncpg.Pool[asyncpg.Record]") -> stale.Reaped:
     async with transaction(pool) as connection:
-        return await stale.reap(connection, LOST_AFTER_S, *more)
+        return await stale.reap(connection)
 
 
 async def running(executions: Executions, **changes: Any) -> UUID:
@@ -131,7 +130,8 @@ async def test_a_worker_disowns_old_claims_that_it_does_not_hold(
         "UPDATE skill_executions SET started_at = started_at - interval '1 minute' WHERE id <> $1",
         fresh,
     )
-    reaped = await reap(pool, "worker-a", {held})
+    async with transaction(pool) as connection:
+        reaped = await stale.disown(connection, "worker-a", {held}, 10.0)
     assert [entry.execution_id for entry in reaped.again] == [forgotten]
     assert (await row(pool, held))["status"] == "running"
 

@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from shared import live
-from shared.db import transaction
+from shared import leader, live
 from shared.redis import FINISHED_CHANNEL, queue_key
 from shared.tasks import end
 from tests.factories import claim_one, redis_to, room_in, row, submit
@@ -103,13 +102,46 @@ async def test_what_a_lost_worker_ran_is_rung_again_or_announced_as_ended(
     assert (await row(room.pool, over))["error_code"] == "worker_lost"
 
 
-async def test_one_sweeps_while_the_others_go_by(room: Room) -> None:
+def rounds() -> reaper.Rounds:
+    return reaper.Rounds(steady_since=-3600.0, last=asyncio.get_running_loop().time())
+
+
+async def test_one_leads_while_the_others_go_by_until_it_is_gone(room: Room) -> None:
     execution_id = await lost(room)
-    async with transaction(room.pool) as connection:
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", reaper.LOCK)
-        await reaper.sweep(room)
-        assert (await row(room.pool, execution_id))["status"] == "running"
-    await reaper.sweep(room)
+    assert await leader.lead(room.pool, "worker-other", 3600)
+    await reaper.sweep_round(room, rounds())
+    assert (await row(room.pool, execution_id))["status"] == "running"
+    await room.pool.execute("UPDATE leader SET until = clock_timestamp()")
+    await reaper.sweep_round(room, rounds())
+    assert (await row(room.pool, execution_id))["status"] == "pending"
+    assert not await leader.lead(room.pool, "worker-other", 1)
+    await leader.resign(room.pool, room.id)
+    assert await leader.lead(room.pool, "worker-other", 1)
+
+
+async def test_after_an_outage_no_worker_is_lost_for_its_old_heartbeat(room: Room) -> None:
+    execution_id = await lost(room)
+    after = rounds()
+    after.last -= 3600  # no round came through for an hour
+    await reaper.sweep_round(room, after)
+    assert (await row(room.pool, execution_id))["status"] == "running"
+    after.steady_since -= 3600  # a lease later
+    after.thorough = 0.0
+    await reaper.sweep_round(room, after)
+    assert (await row(room.pool, execution_id))["status"] == "pending"
+
+
+async def test_a_worker_lost_between_two_thorough_rounds_is_noticed_in_the_next(room: Room) -> None:
+    now = rounds()
+    await reaper.sweep_round(room, now)
+    before = now.thorough
+    execution_id = await lost(room)
+    await room.pool.execute(
+        "INSERT INTO workers (id, host, pid, queues, handlers, slots, stopped_at) "
+        "VALUES ('worker-gone', 'h', 1, '{}', '{}', 1, clock_timestamp())"
+    )
+    await reaper.sweep_round(room, now)
+    assert now.thorough == before, "not by looking at everything"
     assert (await row(room.pool, execution_id))["status"] == "pending"
 
 
@@ -148,7 +180,7 @@ async def test_upkeep_goes_on_when_a_round_fails_and_when_redis_is_away(
     database_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reaper, "UNHEARD_S", 0.0)
-    worker = {"queues": ["direct"], "sweep_ms": 100}
+    worker = {"queues": ["direct"], "sweep_ms": 100, "lease_ms": 500}
     async with (
         proxied(redis_url) as proxy,
         room_in(database_url, proxy.url, tmp_path, worker=worker) as room,
