@@ -39,7 +39,7 @@ from shared.validators import Validators
 log = structlog.get_logger(__name__)
 
 RING_TIMEOUT_S = 2.0
-"""How long a submit tries to reach Redis before it leaves the ringing to the sweep."""
+"""How long a batch of submits tries to reach Redis before it leaves the ringing to the sweep."""
 
 WAIT_EXTRA_S = 5.0
 WAIT_MAX_S = 120.0
@@ -237,8 +237,10 @@ class Dispatcher:
     ) -> Execution | None:
         """Wait for the event and read the row; None when neither event nor end came in time."""
         most = 0.0 if self._hurried else WAIT_MAX_S
-        end = asyncio.get_running_loop().time() + min(seconds, most)
         execution = None
+        if min(seconds, most) <= 0:
+            return None
+        end = asyncio.get_running_loop().time() + min(seconds, most)
         while await happens(ended, end - asyncio.get_running_loop().time()):
             ended.clear()
             execution = await self.get(execution_id, owner)
@@ -259,8 +261,7 @@ class Dispatcher:
             new.id, 0, new.queue, new.priority, new.not_before, new.api_key_id, new.skill_name
         )
         try:
-            async with asyncio.timeout(RING_TIMEOUT_S):
-                await self._rings.submit(entry)
+            await self._rings.submit(entry)
         except AWAY as error:
             log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
             return (
@@ -272,7 +273,8 @@ class Dispatcher:
         return ()
 
     async def _ring_all(self, entries: Sequence[Entry]) -> Sequence[None]:
-        await self._queue.put(entries)
+        async with asyncio.timeout(RING_TIMEOUT_S):
+            await self._queue.put(entries)
         return [None] * len(entries)
 
 

@@ -1,6 +1,7 @@
 """From a request to a row: which skill, whether the input will do, what goes into the table."""
 
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -11,12 +12,20 @@ from dispatcher.defaults import Resolved
 from shared.digest import digest
 from shared.errors import InvalidInput, PayloadTooLarge
 from shared.executions import Created, NewExecution
-from shared.models import Execution, Skill, SubmitRequest
+from shared.models import Execution, Skill, SubmitRequest, trusted
 from shared.registry import Snapshot
 from shared.settings import Settings
 from shared.states import Status
 from shared.validators import Validators
 from shared.versions import split
+
+GIVEN = tuple(name for name in Execution.model_fields if name in NewExecution.__slots__)
+BLANK: dict[str, Any] = {
+    **dict.fromkeys(name for name in Execution.model_fields if name not in GIVEN),
+    "status": Status.PENDING,
+    "attempt": 0,
+}
+given = attrgetter(*GIVEN)
 
 
 def find(snapshot: Snapshot, request: SubmitRequest, owner: str, caller: Caller) -> Skill:
@@ -108,14 +117,12 @@ def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
 
 def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:
     """Return the record of a row just committed, without reading it back."""
-    fields: dict[str, Any] = {name: getattr(new, name, None) for name in Execution.model_fields}
-    fresh: dict[str, Any] = {
-        "status": Status.PENDING,
-        "attempt": 0,
-        "attempts": [],
-        "created_at": made.created_at,
-    }
-    return Execution.model_construct(**{**fields, **fresh, "input": request.input})
+    values = dict(zip(GIVEN, given(new), strict=True))
+    values |= BLANK
+    values["attempts"] = []
+    values["created_at"] = made.created_at
+    values["input"] = request.input
+    return trusted(Execution, values)
 
 
 def whole(message: str) -> dict[str, str]:

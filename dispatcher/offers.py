@@ -1,10 +1,12 @@
 """Which handlers live workers offer, known within two seconds."""
 
 import asyncio
+from collections.abc import Sequence
 
 import asyncpg
 
 from shared import presence
+from shared.batcher import Batcher
 from shared.db import Pool, reaching
 from shared.errors import ErrorCode
 from shared.models import Skill
@@ -19,6 +21,8 @@ class Offers:
         self._pool = pool
         self._handlers: frozenset[str] = frozenset()
         self._until = 0.0
+        # Whoever asks while a read is under way shares the next one.
+        self._reads: Batcher[None, frozenset[str]] = Batcher(self._read)
 
     async def warnings(self, skill: Skill) -> tuple[dict[str, str], ...]:
         """Return a warning when no live worker offers the skill's handler."""
@@ -35,8 +39,11 @@ class Offers:
         )
 
     async def _refresh(self) -> frozenset[str]:
+        return await self._reads.submit(None)
+
+    async def _read(self, asked: Sequence[None]) -> Sequence[frozenset[str]]:
         async with reaching():
             rows = await presence.live(self._pool)
         self._handlers = frozenset(name for row in rows for name in row["handlers"])
         self._until = asyncio.get_running_loop().time() + FRESH_S
-        return self._handlers
+        return [self._handlers] * len(asked)

@@ -201,7 +201,8 @@ CANCELLED = "The execution was cancelled"
 
 MOMENT = "to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 
-# What a caller wants cancelled is not handed back: it ends here.
+# What a caller wants cancelled is not handed back: it ends here. The ids stand in the WHERE as well,
+# or the planner reads a whole partition to join it.
 STOPPED = "u.status = 'pending' AND e.cancel_requested_at IS NOT NULL"
 BACK = "u.status = 'pending' AND e.cancel_requested_at IS NULL"
 FINISH = f"""
@@ -224,7 +225,8 @@ UPDATE skill_executions e
               $8::integer[], $9::text[], $10::float8[])
        AS u (id, attempt, worker_id, status, output, error_code, error_message,
              duration_ms, history, retry_in_s)
- WHERE e.id = u.id AND e.status = 'running' AND e.attempt = u.attempt AND e.worker_id = u.worker_id
+ WHERE e.id = ANY($1::uuid[]) AND e.id = u.id AND e.status = 'running'
+   AND e.attempt = u.attempt AND e.worker_id = u.worker_id
 RETURNING e.id, e.attempt, e.status
 """
 

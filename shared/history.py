@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching
-from shared.models import Execution
+from shared.models import Execution, trusted
 from shared.states import Status
 
 FIELDS = ", ".join(Execution.model_fields)
@@ -121,4 +121,6 @@ async def finished(pool: "Pool[asyncpg.Record]", ids: Sequence[UUID]) -> list[UU
 
 def from_row(row: asyncpg.Record) -> Execution:
     """Make the value of a row; Postgres has checked its types already."""
-    return Execution.model_construct(**{**row, "status": Status(row["status"])})
+    values = dict(row)
+    values["status"] = Status(values["status"])
+    return trusted(Execution, values)

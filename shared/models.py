@@ -4,7 +4,7 @@ Snake case here, camelCase on the wire; times are aware UTC, durations whole mil
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from pydantic import (
@@ -50,6 +50,9 @@ TimeoutMs = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS)]
 Retries = Annotated[int, Field(ge=0, le=100)]
 
 
+M = TypeVar("M", bound=BaseModel)
+
+
 class Model(BaseModel):
     """Frozen, camelCase on the wire, unknown fields refused."""
 
@@ -64,6 +67,23 @@ class Model(BaseModel):
     def wire(self) -> dict[str, Any]:
         """Return the camelCase form, JSON types only."""
         return self.model_dump(mode="json", by_alias=True)
+
+
+def trusted(model: type[M], values: dict[str, Any]) -> M:
+    """Make a model of values that need no validation, all fields given; takes over the dict.
+
+    What pydantic's ``model_construct`` does, without its look at every field's aliases: 45 of the
+    90 µs that a submit took went there.
+    """
+    made = model.__new__(model)
+    for name, value in (
+        ("__dict__", values),
+        ("__pydantic_fields_set__", set(values)),
+        ("__pydantic_extra__", None),
+        ("__pydantic_private__", None),
+    ):
+        object.__setattr__(made, name, value)
+    return made
 
 
 class Skill(Model):
