@@ -201,8 +201,8 @@ CANCELLED = "The execution was cancelled"
 
 MOMENT = "to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
 
-# What a caller wants cancelled is not handed back: it ends here. The ids stand in the WHERE as well,
-# or the planner reads a whole partition to join it.
+# What a caller wants cancelled is not handed back: it ends here. The ids stand in the WHERE too, or
+# the planner reads a whole partition to join it.
 STOPPED = "u.status = 'pending' AND e.cancel_requested_at IS NOT NULL"
 BACK = "u.status = 'pending' AND e.cancel_requested_at IS NULL"
 FINISH = f"""

@@ -8,7 +8,7 @@ While the subscription is down, each use asks Postgres for the epoch: slower, ne
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,7 @@ from redis.asyncio import Redis
 
 from shared import announce, live, skills, versions
 from shared.announce import HandlerInfo
+from shared.batcher import Batcher
 from shared.db import Pool, reaching
 from shared.errors import SkillDisabled, SkillNotFound
 from shared.live import LiveSettings
@@ -134,6 +135,7 @@ class Registry:
         self._spell = 0
         self._trusting = False
         self._load: asyncio.Task[None] | None = None
+        self._epochs: Batcher[None, int] = Batcher(self._epoch)
         listener.on(REGISTRY_CHANNEL, self._heard)
         listener.on_state(self._state)
 
@@ -160,9 +162,12 @@ class Registry:
                 return held
 
     async def epoch(self) -> int:
-        """Ask Postgres for the epoch."""
+        """Ask Postgres for the epoch; who asks while it is being asked shares the next answer."""
+        return await self._epochs.submit(None)
+
+    async def _epoch(self, asked: Sequence[None]) -> Sequence[int]:
         async with reaching():
-            return int(await self._pool.fetchval(EPOCH))
+            return [int(await self._pool.fetchval(EPOCH))] * len(asked)
 
     async def changed(self) -> None:
         """Tell the whole fleet that something was written; call it after the commit."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from redis.asyncio import Redis
 
-from shared.queue import GUARD, LAST_TURN, TURN
+from shared.queue import ENCODER, GUARD, LAST_TURN, TURN, as_lua
 from shared.redis import BELL_TTL_MS, FINISHED_CHANNEL, SHARE_TTL_MS, bell_key, queue_key, share_key
 
 PROMOTE = 1000
@@ -35,18 +35,18 @@ def script(text: str) -> str:
 
 
 # KEYS: queue, bell, shares. ARGV: worker, entries wanted, lease ms, bell TTL, shares' TTL, channel,
-# what to publish there or '', then per entry that is done with: id, and '' or the ms after which it
-# is to come again. Only the entries that the worker still holds count.
+# what to publish there or '', and as msgpack the entries that are done with: id, and the ms after
+# which it is to come again, or -1. Only the entries that the worker still holds count.
 #
 # Returns the ids and bodies taken, whether more are due, and ms until the next one is (-1: none).
 CYCLE = script(
     TURN
     + """
 local worker, wanted, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-for a = 8, #ARGV, 2 do
-  local id, later = ARGV[a], ARGV[a + 1]
+for _, settled in ipairs(cmsgpack.unpack(ARGV[8])) do
+  local id, later = unpack(settled)
   if redis.pcall('GET', IN_PROGRESS .. id) == worker then
-    if later == '' then
+    if later < 0 then
       redis.call('ZREM', KEYS[1], id)
       redis.call('DEL', IN_PROGRESS .. id, JOB .. id, RETRY .. id)
     else
@@ -154,11 +154,14 @@ return found
 )
 
 
+FOR_GOOD = -1
+
+
 class Settled(NamedTuple):
-    """An entry that is done with; ``later_ms`` None for good, else when it is to come again."""
+    """An entry that is done with: for good, or to come again after ``later_ms``."""
 
     entry_id: bytes
-    later_ms: int | None = None
+    later_ms: int = FOR_GOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +186,11 @@ class Leases:
 
     async def cycle(self, wanted: int, settled: Sequence[Settled], ended: str) -> Taken:
         """Settle entries, publish the ids of what ended (by blanks), take up to ``wanted``."""
+        settlement = ENCODER.encode([(as_lua(entry_id), later) for entry_id, later in settled])
         arguments: list[Any] = [
             self._worker, wanted, self._lease_ms, BELL_TTL_MS, SHARE_TTL_MS,
-            FINISHED_CHANNEL, ended,
+            FINISHED_CHANNEL, ended, settlement,
         ]  # fmt: skip
-        for entry_id, later_ms in settled:
-            arguments += [entry_id, "" if later_ms is None else later_ms]
         taken, more, wait_ms = await self._cycle(keys=self._keys, args=arguments)
         return Taken(
             list(zip(taken[::2], taken[1::2], strict=True)),

@@ -26,7 +26,7 @@ from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
 from shared.tasks import end
 from worker.bell import Bell
-from worker.lease import Leases, Settled, Taken
+from worker.lease import FOR_GOOD, Leases, Settled, Taken
 
 if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
@@ -211,7 +211,7 @@ class QueueWorker(Worker):
             raise
         for ticket, answer in zip(tickets, answers, strict=True):
             if isinstance(answer, Verdict):
-                later_ms = pass_on_ms() if answer is Verdict.PASS_ON else None
+                later_ms = pass_on_ms() if answer is Verdict.PASS_ON else FOR_GOOD
                 self._settle(ticket.entry_id, later_ms)
                 continue
             self.job_counter += 1
@@ -239,7 +239,7 @@ class QueueWorker(Worker):
                 self._ended.append(ended)
             self._settle(ticket.entry_id)
 
-    def _settle(self, entry_id: bytes, later_ms: int | None = None) -> None:
+    def _settle(self, entry_id: bytes, later_ms: int = FOR_GOOD) -> None:
         self._held.discard(entry_id)
         self._settled.append(Settled(entry_id, later_ms))
         self._bell.ring()

@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from shared.errors import ErrorCode, ExecutionFailed
@@ -41,8 +42,14 @@ class Workspace:
 
     def __init__(self, data_dir: Path, api_key_id: str | None, max_bytes: int) -> None:
         """Take the owner; none, the empty one and ``system`` share the workspace ``anonymous``."""
-        self.path = data_dir / "skills" / "workspaces" / folder_name(api_key_id)
+        self._data_dir = data_dir
+        self._api_key_id = api_key_id
         self.max_bytes = max_bytes
+
+    @cached_property
+    def path(self) -> Path:
+        """Return the folder; worked out when asked for, since most attempts never do."""
+        return self._data_dir / "skills" / "workspaces" / folder_name(self._api_key_id)
 
     async def read(self, path: object) -> File:
         """Return a file's content.
