@@ -136,6 +136,11 @@ class QueueWorker(Worker):
         """Tell whether the loop looks at its queue, or has no slot to look for."""
         return self.job_counter >= self.max_jobs or self.loop.time() < self._consumed_at + STALLED_S
 
+    @property
+    def ended(self) -> int:
+        """Count the executions that were run here, whatever came of them."""
+        return self.jobs_complete + self.jobs_failed
+
     def stop_picking(self) -> None:
         """Take nothing new; what runs goes on."""
         self.allow_pick_jobs = False

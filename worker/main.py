@@ -21,6 +21,7 @@ from shared.validators import Validators
 from worker import handlers, reaper
 from worker.loop import QueueWorker
 from worker.offer import beat, me, offers
+from worker.pulse import Pulse
 from worker.room import Room
 from worker.run import take
 from worker.sandbox.run import Sandbox
@@ -37,8 +38,8 @@ async def main(settings: Settings) -> None:
     """Work until SIGTERM or SIGINT; a second signal cuts the grace period short."""
     signals = listen()  # first: a signal that comes while we start must not kill us half-way
     async with opened(settings) as room:
-        loops = [
-            QueueWorker(
+        by_queue = {
+            queue: QueueWorker(
                 room.redis,
                 queue,
                 settings.sandbox.concurrency if queue == "sandbox" else settings.worker.concurrency,
@@ -48,10 +49,11 @@ async def main(settings: Settings) -> None:
                 lease_s=settings.worker.lease_ms / 1000,
             )
             for queue in settings.worker.queues
-        ]
+        }
+        loops = list(by_queue.values())
         tasks = [asyncio.create_task(loop.main(), name=loop.queue_name) for loop in loops]
         tasks += [
-            asyncio.create_task(beat(room, lambda: running(loops)), name="presence"),
+            asyncio.create_task(beat(room, Pulse(by_queue)), name="presence"),
             asyncio.create_task(reaper.keep(room), name="upkeep"),
             asyncio.create_task(sandbox_sweep(room), name="sandbox-sweep"),
         ]
@@ -104,7 +106,7 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
         if "sandbox" in settings.worker.queues:
             await sandbox.start()
         # Before the first claim: a running row of a worker without presence is taken for lost.
-        await presence.beat(pool, me(room, 0, {}, consuming=True))
+        await presence.beat(pool, me(room))
         try:
             yield room
         finally:

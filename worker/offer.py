@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -14,6 +14,7 @@ from shared.presence import Presence
 from shared.schemas import normalise
 from shared.settings import Settings
 from worker.handlers import Handler
+from worker.pulse import Pulse
 from worker.room import Room
 
 log = structlog.get_logger(__name__)
@@ -63,20 +64,20 @@ def skill(handler: Handler) -> BuiltinSkill | None:
     )
 
 
-async def beat(room: Room, running: Callable[[], int]) -> None:
+async def beat(room: Room, pulse: Pulse) -> None:
     """Write the presence row four times a lease until cancelled."""
     every_s = room.settings.worker.lease_ms / 4000
     while True:
         try:
             async with asyncio.timeout(2 * every_s):
-                await presence.beat(room.pool, me(room, running(), {}, consuming=True))
+                await presence.beat(room.pool, me(room, pulse))
         except Exception as error:
             log.warning("presence.failed", error=type(error).__name__)
         await asyncio.sleep(every_s)
 
 
-def me(room: Room, running: int, rates: dict[str, float], *, consuming: bool) -> Presence:
-    """Return this worker's presence as of now."""
+def me(room: Room, pulse: Pulse | None = None) -> Presence:
+    """Return this worker's presence as of now; without a pulse, before it pulls."""
     settings = room.settings
     return Presence(
         id=room.id,
@@ -85,9 +86,9 @@ def me(room: Room, running: int, rates: dict[str, float], *, consuming: bool) ->
         queues=settings.worker.queues,
         handlers=tuple(sorted(room.handlers)),
         slots=settings.worker.concurrency,
-        running=running,
+        running=pulse.running if pulse else 0,
         sandbox=room.sandbox.state() if "sandbox" in settings.worker.queues else None,
         lease_ms=settings.worker.lease_ms,
-        rates=rates,
-        consuming=consuming,
+        rates=pulse.rates() if pulse else {},
+        consuming=pulse.consuming if pulse else True,
     )
