@@ -13,12 +13,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from shared.errors import ErrorCode, ExecutionFailed, ExecutionTimedOut, InvalidInput, Retry
+from shared.executions import CANCELLED
 from shared.schemas import Validator
 from shared.states import Status
 from worker.context import Context
 from worker.handlers import Handler
 from worker.outcome import Outcome, failed, public
 from worker.output import failure_message, to_text, too_large
+from worker.stops import Running, Stop, Stops
 
 log = structlog.get_logger(__name__)
 
@@ -39,24 +41,19 @@ async def run(
     input: dict[str, Any],
     context: Context,
     output_schema: Validator | None,
-    stopping: asyncio.Event,
+    stops: Stops,
 ) -> Outcome:
     """Run the handler and say what came of it; raises nothing but the end of this worker itself."""
     try:
         argument = validated(handler, input)
-        value = await bounded(handler, argument, context, stopping)
+        value = await bounded(handler, argument, context, stops)
         return judged(value, output_schema, context.settings.max.output_bytes)
     except Unfit as error:
         return failed(ErrorCode.INVALID_INPUT, str(error))
-    except Stopped:
-        return Outcome(status=Status.ERROR, stopped=True)
+    except Stopped as stop:
+        return stopped(stop, context.settings.max.output_bytes)
     except ExecutionTimedOut as error:
-        return Outcome(
-            status=Status.TIMEOUT,
-            error_code=ErrorCode.TIMED_OUT,
-            error_message=error.message,
-            output=kept(error.output, context.settings.max.output_bytes),
-        )
+        return timed_out(error, context.settings.max.output_bytes)
     except ExecutionFailed as error:
         return refused(error, context.settings.max.output_bytes)
     except TRANSIENT as error:
@@ -68,7 +65,12 @@ async def run(
 
 
 class Stopped(Exception):
-    """This worker stops; the attempt was cut short."""
+    """The attempt was cut short; ``left`` is what the handler raised on its way out."""
+
+    def __init__(self, why: Stop, left: BaseException | None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.left = left
 
 
 class Unfit(Exception):
@@ -87,26 +89,20 @@ def validated(handler: Handler, input: dict[str, Any]) -> Any:
         raise Unfit(f"The handler refuses the input: {where} {public(first['msg'])}") from None
 
 
-async def bounded(
-    handler: Handler, argument: Any, context: Context, stopping: asyncio.Event
-) -> Any:
-    """Return the handler's value, or cancel it at its deadline or when the worker stops."""
-    seconds = context.remaining_s() + (OWN_DEADLINE_GRACE_S if handler.keeps_deadline else 0)
-    work = asyncio.ensure_future(called(handler, argument, context))
-    stop = asyncio.ensure_future(stopping.wait())
+async def bounded(handler: Handler, argument: Any, context: Context, stops: Stops) -> Any:
+    """Return the handler's value; raise Stopped when it had to be cut short."""
+    # One task and one future an attempt: thousands of them begin and end in a second.
+    work = asyncio.create_task(called(handler, argument, context))
+    running = Running(work)
+    grace_s = OWN_DEADLINE_GRACE_S if handler.keeps_deadline else 0.0
+    stops.begin(context.execution_id, running, context.deadline + grace_s)
     try:
-        await asyncio.wait({work, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
+        why = await running.ended
+        if why is None or work.done():  # by itself, in the same turn of the loop
             return finished(work)
-        ended = await cancelled(work)
-        if stop.done():
-            raise Stopped
-        # What the handler raised on its way out may hold the partial output.
-        if isinstance(ended, ExecutionTimedOut):
-            raise ended
-        raise ExecutionTimedOut
+        raise Stopped(why, await halted(work, context, why))
     finally:
-        stop.cancel()
+        stops.end(context.execution_id)
         work.cancel()
 
 
@@ -115,6 +111,14 @@ def finished(work: "asyncio.Future[Any]") -> Any:
     if work.cancelled():  # not by us: whoever cancels an attempt does not come here
         raise ExecutionFailed("The handler was cancelled from inside")
     return work.result()
+
+
+async def halted(work: "asyncio.Future[Any]", context: Context, why: Stop) -> BaseException | None:
+    """End a handler that is to be stopped; return what it raised, None if it had to be left."""
+    if why is Stop.CANCELLED and await context.sandbox.kill(context.execution_id):
+        # Its container is gone, so it ends by itself, with what the program had printed.
+        await asyncio.wait({work}, timeout=OWN_DEADLINE_GRACE_S)
+    return await cancelled(work)
 
 
 async def cancelled(work: "asyncio.Future[Any]") -> BaseException | None:
@@ -211,6 +215,30 @@ def judged(value: Any, output_schema: Validator | None, limit: int) -> Outcome:
                 output=text.decode(),
             )
     return Outcome(status=Status.SUCCESS, output=text.decode())
+
+
+def stopped(stop: Stopped, limit: int) -> Outcome:
+    """Turn an attempt that was cut short into an outcome; what it had so far is kept."""
+    left = stop.left if isinstance(stop.left, ExecutionFailed) else None
+    match stop.why:
+        case Stop.STOPPING:
+            return Outcome(status=Status.ERROR, stopped=True)
+        case Stop.CANCELLED:
+            output = left.output if left else None
+            return failed(ErrorCode.CANCELLED, CANCELLED, output=kept(output, limit))
+        case Stop.DEADLINE:
+            error = left if isinstance(left, ExecutionTimedOut) else ExecutionTimedOut()
+            return timed_out(error, limit)
+
+
+def timed_out(error: ExecutionTimedOut, limit: int) -> Outcome:
+    """Return the outcome of an attempt that reached its deadline."""
+    return Outcome(
+        status=Status.TIMEOUT,
+        error_code=ErrorCode.TIMED_OUT,
+        error_message=error.message,
+        output=kept(error.output, limit),
+    )
 
 
 def refused(error: ExecutionFailed, limit: int) -> Outcome:

@@ -33,6 +33,10 @@ def decide(claim: Claim, outcome: Outcome, duration_ms: int, *, elsewhere: bool 
         return ending(claim, outcome, duration_ms)
     if outcome.stopped:
         return stopped(claim, duration_ms)
+    if outcome.error_code is ErrorCode.CANCELLED:
+        return ending(
+            claim, outcome, duration_ms, history(claim, outcome, duration_ms, "cancelled")
+        )
     if outcome.nothing_ran and elsewhere and len(claim.attempts) - failures < MAX_HAND_BACKS:
         return again(claim, outcome, duration_ms, "handed_back", ELSEWHERE_S)
     if may_repeat(claim, outcome) and failures < claim.max_retries:

@@ -1,6 +1,5 @@
 """Everything that one worker process holds, made in main and passed down."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -16,11 +15,12 @@ from shared.settings import Settings
 from shared.validators import Validators
 from worker.handlers import Handler
 from worker.sandbox.run import Sandbox
+from worker.stops import Stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """A worker's parts. ``stopping`` is set when attempts must end now.
+    """A worker's parts. ``stopping`` ends attempts early: set, all of them.
 
     ``held`` are the executions this process is about to claim or runs: a running row that names
     this worker and is not among them was claimed by a statement whose answer got lost.
@@ -36,5 +36,5 @@ class Room:
     validators: Validators
     handlers: Mapping[str, Handler]
     sandbox: Sandbox
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: Stops = field(default_factory=Stops)
     held: set[UUID] = field(default_factory=set)

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
 
 from shared.schemas import Validator
 from shared.settings import Settings
@@ -11,6 +14,7 @@ from worker import attempt
 from worker.context import Context
 from worker.handlers import handler
 from worker.outcome import Outcome
+from worker.stops import Stops
 
 SETTINGS = make_settings(max={"output_bytes": 5000})
 GENEROUS_S = 60.0
@@ -23,14 +27,16 @@ async def run(
     *,
     seconds: float = GENEROUS_S,
     schema: Validator | None = None,
-    stopping: asyncio.Event | None = None,
+    stopping: Stops | None = None,
+    execution_id: UUID | None = None,
     settings: Settings = SETTINGS,
     **defaults: Any,
 ) -> Outcome:
     """Run a function as the handler of one attempt."""
     made = handler_of(handler("specimen", **defaults)(function))
-    context = context_of(settings, asyncio.get_running_loop().time() + seconds)
-    return await attempt.run(made, input or {}, context, schema, stopping or asyncio.Event())
+    deadline = asyncio.get_running_loop().time() + seconds
+    context = context_of(settings, deadline, execution_id=execution_id or uuid7())
+    return await attempt.run(made, input or {}, context, schema, stopping or Stops())
 
 
 def returning(value: Any) -> Callable[..., Any]:

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from uuid_utils.compat import uuid7
 
-from shared.errors import ErrorCode, ExecutionTimedOut
+from shared.errors import ErrorCode, ExecutionFailed, ExecutionTimedOut
 from shared.states import Status
 from tests.signals import until
-from tests.worker.attempts import GENEROUS_S, SHORT_S, run
+from tests.worker.attempts import GENEROUS_S, SHORT_S, returning, run
 from worker import attempt
 from worker.context import Context
 from worker.outcome import Outcome
+from worker.stops import Stops
 
 # --- deadlines ------------------------------------------------------------------------------------
 
@@ -161,7 +163,7 @@ async def test_a_handler_that_does_not_keep_its_own_deadline_is_cut_off(
 
 
 async def test_a_stop_cuts_an_attempt_short_and_says_so() -> None:
-    stopping, started = asyncio.Event(), asyncio.Event()
+    stopping, started = Stops(), asyncio.Event()
 
     async def endless(input: dict[str, Any], context: Context) -> Any:
         started.set()
@@ -174,7 +176,7 @@ async def test_a_stop_cuts_an_attempt_short_and_says_so() -> None:
 
 
 async def test_what_was_ready_when_the_stop_came_counts() -> None:
-    stopping = asyncio.Event()
+    stopping = Stops()
 
     async def ready(input: dict[str, Any], context: Context) -> Any:
         stopping.set()
@@ -199,6 +201,73 @@ async def test_the_attempt_s_own_cancellation_cancels_the_handler() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     await asyncio.wait_for(cancelled.wait(), GENEROUS_S)
+
+
+# --- a caller that cancels -----------------------------------------------------------------------
+
+
+async def cancelling(function: Any, started: asyncio.Event, **more: Any) -> Outcome:
+    """Run a handler and cancel it once it has started."""
+    stops, execution_id = Stops(), uuid7()
+    running = asyncio.create_task(run(function, stopping=stops, execution_id=execution_id, **more))
+    await started.wait()
+    stops.cancel([uuid7(), execution_id])
+    return await running
+
+
+def is_cancelled(outcome: Outcome) -> bool:
+    return (outcome.status, outcome.error_code, outcome.error_message, outcome.retryable) == (
+        Status.ERROR,
+        ErrorCode.CANCELLED,
+        "The execution was cancelled",
+        False,
+    )
+
+
+async def test_a_cancelled_coroutine_is_really_cancelled_and_its_output_kept() -> None:
+    started, seen = asyncio.Event(), asyncio.Event()
+
+    async def endless(input: dict[str, Any], context: Context) -> Any:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.set()
+            raise ExecutionFailed("cut short", output={"done": 3}) from None
+
+    outcome = await cancelling(endless, started)
+    assert is_cancelled(outcome)
+    assert seen.is_set()
+    assert outcome.output == '{"done":3}'
+
+
+async def test_a_cancelled_thread_is_left_behind(held: threading.Event) -> None:
+    started, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def blocked(input: dict[str, Any], context: Context) -> Any:
+        loop.call_soon_threadsafe(started.set)
+        held.wait()
+        return {}
+
+    assert is_cancelled(await cancelling(blocked, started))
+
+
+async def test_what_is_cancelled_before_it_begins_does_not_get_far() -> None:
+    stops, execution_id = Stops(), uuid7()
+    stops.cancel([execution_id])
+
+    async def endless(input: dict[str, Any], context: Context) -> Any:
+        await asyncio.Event().wait()
+
+    assert is_cancelled(await run(endless, stopping=stops, execution_id=execution_id))
+    assert (await run(returning({}), stopping=stops, execution_id=execution_id)).error_code is None
+
+
+async def test_an_early_cancellation_is_forgotten_with_what_is_not_held_after_all() -> None:
+    stops, execution_id = Stops(), uuid7()
+    stops.cancel([execution_id])
+    stops.forget([uuid7()])
+    assert (await run(returning({}), stopping=stops, execution_id=execution_id)).error_code is None
 
 
 # --- plain functions ------------------------------------------------------------------------------
