@@ -12,6 +12,7 @@
     ├── Conflict              409        the state of things forbids it
     │   ├── SkillDisabled     409
     │   ├── SkillExists       409
+    │   ├── AlreadyFinished   409        there is nothing left to cancel
     │   └── IdentityConflict  409        an idempotency key used again with another request
     ├── PayloadTooLarge       413
     ├── UnsupportedMedia      415        the body is of a type nobody reads here
@@ -49,6 +50,7 @@ class ErrorCode(StrEnum):
     SKILL_EXISTS = "skill_exists"
     CONFLICT = "conflict"
     IDENTITY_CONFLICT = "identity_conflict"
+    ALREADY_FINISHED = "already_finished"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     INVALID_INPUT = "invalid_input"
@@ -173,6 +175,15 @@ class SkillExists(Conflict):
         super().__init__(
             f"Skill exists already: {name}@{version}. Raise the version, or send replace: true"
         )
+
+
+class AlreadyFinished(Conflict):
+    """What is to be cancelled has ended by itself."""
+
+    code = ErrorCode.ALREADY_FINISHED
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"The execution has ended already, as {status}; nothing is left to cancel")
 
 
 class IdentityConflict(Conflict):

@@ -192,6 +192,7 @@ class SubmitRequest(Model):
     max_retries: Retries | None = None
     not_before: AwareDatetime | None = None
     expires_at: AwareDatetime | None = None
+    cancel_on_disconnect: bool = False
 
     @model_validator(mode="after")
     def named(self) -> "SubmitRequest":
@@ -233,6 +234,8 @@ class Execution(Model):
     started_at: datetime | None
     finished_at: datetime | None
     duration_ms: int | None
+    cancel_requested_at: datetime | None = None
+    cancelled_by: str | None = None
 
     @property
     def finished(self) -> bool:

@@ -40,6 +40,8 @@ SHARE_TTL_MS = 24 * 3_600_000
 
 FINISHED_CHANNEL = f"{PREFIX}finished"
 """Ids of executions that reached an end, separated by blanks."""
+CANCEL_CHANNEL = f"{PREFIX}cancel"
+"""Ids of running executions that are to be stopped, separated by blanks."""
 REGISTRY_CHANNEL = f"{PREFIX}registry:epoch"
 """The newest epoch, after a write."""
 
