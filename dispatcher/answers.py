@@ -2,10 +2,11 @@
 
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
+from uuid import UUID
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, SkipValidation, model_validator
 
-from shared.models import Execution, Model, Scope, Skill, Text
+from shared.models import Execution, KeyedSubmit, Model, Scope, Skill, Text
 
 T = TypeVar("T")
 
@@ -22,6 +23,48 @@ class ExecutionAnswer(Model):
 
     execution: Execution
     warnings: list[Warned] | None = None
+
+
+MAX_BATCH = 1000
+"""Submits in one batch: as many rows as one statement commits."""
+
+
+class BatchRequest(Model):
+    """The body of ``POST /api/skills/executions/batch``."""
+
+    executions: list[SkipValidation[KeyedSubmit]] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class CancelRequest(Model):
+    """The body of ``POST /api/skills/executions/cancel``: what is to be cancelled.
+
+    At least one field, or everything would be.
+    """
+
+    api_key_id: Text | None = None
+    skill_id: UUID | None = None
+    skill_name: Text | None = None
+    status: Literal["pending", "running"] | None = None
+    session_id: Text | None = None
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def narrowed(self) -> "CancelRequest":
+        """Insist on some field."""
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError(
+                "say what to cancel: one of skillName, skillId, sessionId, status, since, until, "
+                "apiKeyId at least"
+            )
+        return self
+
+
+class CancelledAnswer(Model):
+    """How many were cancelled: ended at once, and running, which end as their workers hear."""
+
+    ended: int
+    stopping: int
 
 
 class SkillAnswer(Model):
@@ -146,3 +189,22 @@ class Problem(Model):
     code: str
     violations: list[Violation] | None = None
     known_handlers: list[str] | None = None
+
+
+class BatchAccepted(Model):
+    """One of many that was taken: ``status`` is what a submit alone would have answered."""
+
+    status: Literal[200, 202]
+    execution: Execution
+    warnings: list[Warned] | None = None
+    replayed: bool = False
+
+
+class BatchRefused(Problem):
+    """One of many that was not taken, as the problem that a submit alone would have met."""
+
+
+class BatchAnswer(Model):
+    """One result for each execution asked for, in the same order."""
+
+    results: list[BatchAccepted | BatchRefused]

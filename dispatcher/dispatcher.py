@@ -7,9 +7,8 @@ Everything a face needs is here; faces only translate. Use it as a library in yo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -17,14 +16,25 @@ import asyncpg
 import structlog
 from redis.asyncio import Redis
 
-from dispatcher import intake
+from dispatcher import batches, intake
 from dispatcher.caller import LIBRARY, Caller
-from dispatcher.defaults import resolve
+from dispatcher.intake import Prepared
 from dispatcher.offers import Offers
-from shared import db, history, migrate, skills
+from dispatcher.submission import UNREADABLE, UNRUNG, Submission
+from dispatcher.waits import CANCEL_WAIT_S, WAIT_MAX_S, default_wait, happens
+from shared import cancels, db, history, migrate, skills
 from shared.batcher import Batcher
+from shared.cancels import Counts
 from shared.db import Pool
-from shared.errors import ErrorCode, IdentityConflict, NotFound, SwitchedOff, Unavailable
+from shared.errors import (
+    AlreadyFinished,
+    ErrorCode,
+    IdentityConflict,
+    NotFound,
+    SkillfleetError,
+    SwitchedOff,
+    Unavailable,
+)
 from shared.events import Waiters
 from shared.executions import Executions, Existing, NewExecution
 from shared.history import Filter
@@ -32,7 +42,7 @@ from shared.models import SYSTEM, Execution, Skill, SubmitRequest
 from shared.queue import Entry, Queue
 from shared.redis import AWAY, Listener
 from shared.redis import connect as connect_redis
-from shared.registry import Registry
+from shared.registry import Registry, Snapshot
 from shared.settings import Settings, load
 from shared.validators import Validators
 
@@ -40,25 +50,6 @@ log = structlog.get_logger(__name__)
 
 RING_TIMEOUT_S = 2.0
 """How long a batch of submits tries to reach Redis before it leaves the ringing to the sweep."""
-
-WAIT_EXTRA_S = 5.0
-WAIT_MAX_S = 120.0
-"""A caller waits for the execution's time limit and five seconds, two minutes at most."""
-
-
-UNREADABLE = {
-    "code": ErrorCode.UNAVAILABLE,
-    "message": "The execution is committed, but the database can't be read right now; ask again",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What became of a submit: the record, whether a replay, and what the caller should know."""
-
-    execution: Execution
-    replayed: bool = False
-    warnings: tuple[dict[str, str], ...] = ()
 
 
 class Dispatcher:
@@ -75,7 +66,7 @@ class Dispatcher:
         self.validators = Validators()
         self.offers = Offers(pool)
         self._queue = Queue(redis)
-        self._hurried = False
+        self.hurried = False
         self._rings: Batcher[Entry, None] = Batcher(self._ring_all)
 
     @classmethod
@@ -129,41 +120,27 @@ class Dispatcher:
         caller: Caller,
         idempotency_key: str | None = None,
         wait_s: float | None = None,
+        committed: "asyncio.Future[Sequence[UUID]] | None" = None,
     ) -> Submission:
         """Do what ``POST /executions`` does, for an authenticated caller.
 
+        ``committed`` is given the id as soon as there is a new row, which is not so for a replay.
         Raises SwitchedOff, SkillNotFound, SkillDisabled, InvalidInput, PayloadTooLarge,
         IdentityConflict, or Unavailable before the commit; nothing after it.
         """
-        owner = caller.acting_for(request.api_key_id)
-        snapshot = await self.registry.snapshot()
-        if not snapshot.settings.skills_enabled:
-            raise SwitchedOff
-        skill = intake.find(snapshot, request, owner, caller)
-        text = intake.check(skill, request.input, self.validators, self.settings.max.input_bytes)
-        rules = resolve(
-            request, skill, snapshot.handlers.get(skill.handler or ""), snapshot.settings
-        )
-        new = intake.row(
-            request,
-            skill,
-            rules,
-            text,
-            owner=owner,
-            caller=caller,
-            settings=self.settings,
-            idempotency_key=idempotency_key,
-        )
-        limit_ms = rules.timeout_ms or snapshot.settings.execution_timeout_ms
-        seconds = default_wait(limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
+        prepared = self.prepare(await self.ready(), request, caller, idempotency_key)
+        new, owner = prepared.new, prepared.new.api_key_id
+        seconds = default_wait(prepared.limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
         with self.waiters.expecting(new.id) as ended:
             made = await self.executions.create(new)
             if isinstance(made, Existing):
                 return await self._replay(made, new, owner, seconds)
+            if committed is not None:
+                committed.set_result([new.id])
             warnings = await self._ring(new)
             if not warnings:
                 try:
-                    warnings = await self.offers.warnings(skill)
+                    warnings = await self.offers.warnings(prepared.skill)
                     execution = await self._ending(ended, new.id, owner, seconds)
                 except Unavailable:  # the row is safe; the caller must not think it is not
                     warnings = (*warnings, UNREADABLE)
@@ -171,6 +148,63 @@ class Dispatcher:
                 if execution is not None:
                     return Submission(execution, warnings=warnings)
         return Submission(intake.pending(new, request, made), warnings=warnings)
+
+    async def ready(self) -> Snapshot:
+        """Return the registry's snapshot; raise SwitchedOff while the master switch is off."""
+        snapshot = await self.registry.snapshot()
+        if not snapshot.settings.skills_enabled:
+            raise SwitchedOff
+        return snapshot
+
+    def prepare(
+        self, snapshot: Snapshot, request: SubmitRequest, caller: Caller, key: str | None
+    ) -> Prepared:
+        """Check a request and work out its row. Raises what ``accept`` does before the commit."""
+        return intake.prepare(snapshot, request, caller, key, self.validators, self.settings)
+
+    async def submit_many(
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        *,
+        api_key_id: str = SYSTEM,
+        wait_s: float = 0.0,
+    ) -> "list[Execution | SkillfleetError]":
+        """Execute many skills; return each one's execution or the error that it met, in order.
+
+        Each request holds what ``submit`` takes: ``skill_name``, ``input``, ``idempotency_key``, …
+        Returns once all have ended or ``wait_s`` is over.
+        """
+        items = [batches.item({"api_key_id": api_key_id, **r}, by_name=True) for r in requests]
+        answers = await batches.accept(self, items, LIBRARY, wait_s)
+        return [a if isinstance(a, SkillfleetError) else a.execution for a in answers]
+
+    async def cancel(
+        self,
+        execution_id: UUID,
+        owner: str | None = None,
+        *,
+        actor: str = LIBRARY.actor,
+        wait_s: float | None = None,
+    ) -> Execution:
+        """Cancel an execution; return it as it ended, or still running after the wait.
+
+        ``wait_s`` None gives a running one five seconds to end. Raises NotFound, or AlreadyFinished
+        when it ended otherwise.
+        """
+        seconds = CANCEL_WAIT_S if wait_s is None else min(wait_s, WAIT_MAX_S)
+        with self.waiters.expecting(execution_id) as ended:
+            found = await cancels.cancel(self.pool, self.redis, execution_id, owner, actor)
+            if found is None:
+                found = await self.get(execution_id, owner)
+            elif not found.finished:
+                found = await self._ending(ended, execution_id, owner, seconds) or found
+        if found.finished and found.error_code != ErrorCode.CANCELLED:
+            raise AlreadyFinished(found.status)
+        return found
+
+    async def cancel_all(self, narrowed: Filter, *, actor: str = LIBRARY.actor) -> Counts:
+        """Cancel whatever the filter leaves and has not ended; return how many that were."""
+        return await cancels.cancel_all(self.pool, self.redis, narrowed, actor)
 
     async def wait(self, execution_id: UUID, seconds: float, owner: str | None = None) -> Execution:
         """Return the execution as soon as it has ended, or as it stands after ``seconds``."""
@@ -229,14 +263,14 @@ class Dispatcher:
 
     def hurry(self) -> None:
         """Answer everybody who waits with what there is: the process is about to go."""
-        self._hurried = True
+        self.hurried = True
         self.waiters.wake_all()
 
     async def _ending(
         self, ended: asyncio.Event, execution_id: UUID, owner: str | None, seconds: float
     ) -> Execution | None:
         """Wait for the event and read the row; None when neither event nor end came in time."""
-        most = 0.0 if self._hurried else WAIT_MAX_S
+        most = 0.0 if self.hurried else WAIT_MAX_S
         execution = None
         if min(seconds, most) <= 0:
             return None
@@ -244,7 +278,7 @@ class Dispatcher:
         while await happens(ended, end - asyncio.get_running_loop().time()):
             ended.clear()
             execution = await self.get(execution_id, owner)
-            if execution.finished or self._hurried:
+            if execution.finished or self.hurried:
                 break
         return execution
 
@@ -257,38 +291,23 @@ class Dispatcher:
 
     async def _ring(self, new: NewExecution) -> tuple[dict[str, str], ...]:
         """Enqueue a committed row; a Redis that is away makes a warning, and the sweep rings."""
-        entry = Entry(
-            new.id, 0, new.queue, new.priority, new.not_before, new.api_key_id, new.skill_name
-        )
         try:
-            await self._rings.submit(entry)
+            await self._rings.submit(intake.entry(new))
         except AWAY as error:
             log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
-            return (
-                {
-                    "code": ErrorCode.QUEUE_UNAVAILABLE,
-                    "message": "The execution is committed and will run once the queue is back",
-                },
-            )
+            return (UNRUNG,)
+        return ()
+
+    async def ring(self, news: Sequence[NewExecution]) -> tuple[dict[str, str], ...]:
+        """Enqueue rows committed together; warnings as for one."""
+        try:
+            await self._ring_all([intake.entry(new) for new in news])
+        except AWAY as error:
+            log.warning("queue.ring.failed", executions=len(news), error=type(error).__name__)
+            return (UNRUNG,)
         return ()
 
     async def _ring_all(self, entries: Sequence[Entry]) -> Sequence[None]:
         async with asyncio.timeout(RING_TIMEOUT_S):
             await self._queue.put(entries)
         return [None] * len(entries)
-
-
-def default_wait(limit_ms: int) -> float:
-    """Return how long a caller waits when it does not say, in seconds."""
-    return min(limit_ms / 1000 + WAIT_EXTRA_S, WAIT_MAX_S)
-
-
-async def happens(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; tell whether it came in time."""
-    if seconds <= 0:
-        return False
-    try:
-        async with asyncio.timeout(seconds):
-            return await event.wait()
-    except TimeoutError:
-        return False

@@ -1,5 +1,6 @@
 """From a request to a row: which skill, whether the input will do, what goes into the table."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
@@ -8,11 +9,12 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from uuid_utils.compat import uuid7
 
 from dispatcher.caller import Caller
-from dispatcher.defaults import Resolved
+from dispatcher.defaults import Resolved, resolve
 from shared.digest import digest
 from shared.errors import InvalidInput, PayloadTooLarge
 from shared.executions import Created, NewExecution
 from shared.models import Execution, Skill, SubmitRequest, trusted
+from shared.queue import Entry
 from shared.registry import Snapshot
 from shared.settings import Settings
 from shared.states import Status
@@ -26,6 +28,45 @@ BLANK: dict[str, Any] = {
     "attempt": 0,
 }
 given = attrgetter(*GIVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that will do: its skill, the row to commit, and the time limit of its attempts."""
+
+    request: SubmitRequest
+    skill: Skill
+    new: NewExecution
+    limit_ms: int
+
+
+def prepare(
+    snapshot: Snapshot,
+    request: SubmitRequest,
+    caller: Caller,
+    idempotency_key: str | None,
+    validators: Validators,
+    settings: Settings,
+) -> Prepared:
+    """Check a request and work out its row.
+
+    Raises SkillNotFound, SkillDisabled, InvalidInput or PayloadTooLarge.
+    """
+    owner = caller.acting_for(request.api_key_id)
+    skill = find(snapshot, request, owner, caller)
+    text = check(skill, request.input, validators, settings.max.input_bytes)
+    rules = resolve(request, skill, snapshot.handlers.get(skill.handler or ""), snapshot.settings)
+    new = row(
+        request,
+        skill,
+        rules,
+        text,
+        owner=owner,
+        caller=caller,
+        settings=settings,
+        idempotency_key=idempotency_key,
+    )
+    return Prepared(request, skill, new, rules.timeout_ms or snapshot.settings.execution_timeout_ms)
 
 
 def find(snapshot: Snapshot, request: SubmitRequest, owner: str, caller: Caller) -> Skill:
@@ -74,6 +115,9 @@ def row(
     if request.expires_at and request.expires_at <= datetime.now(UTC):
         violation = {"pointer": "/expiresAt", "message": "lies in the past"}
         raise InvalidInput("The request expired before it came", [violation])
+    if request.expires_at and request.not_before and request.expires_at <= request.not_before:
+        violation = {"pointer": "/expiresAt", "message": "is not after notBefore"}
+        raise InvalidInput("The request would expire before it may run", [violation])
     key = identity(request, idempotency_key)
     asked = split(request.skill_name)[1] if request.skill_name else skill.version
     return NewExecution(
@@ -113,6 +157,11 @@ def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
         first = request.request_identity
         return f"call:{len(first)}:{first}:{request.tool_call_id}"
     return None
+
+
+def entry(new: NewExecution) -> Entry:
+    """Return what the queue is told of a new row."""
+    return Entry(new.id, 0, new.queue, new.priority, new.not_before, new.api_key_id, new.skill_name)
 
 
 def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:

@@ -1,6 +1,6 @@
 """The one place where an error becomes an HTTP answer: RFC 9457, with ``error`` and ``code``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -9,12 +9,12 @@ import asyncpg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from dispatcher.violations import violation
 from shared.errors import (
     ErrorCode,
     Forbidden,
@@ -34,9 +34,6 @@ SENTENCES = {404: "There is nothing at this path. /docs lists what there is"}
 REALM = 'Bearer realm="skillfleet"'
 RETRY_AFTER_S = 2
 """What a caller is asked to wait when a part is away; most come back within seconds or not soon."""
-
-MAX_VIOLATIONS = 100
-"""Faults of one request that are listed: nobody reads more, and writing them takes time."""
 
 INTERNAL = "Something went wrong inside. The log has the details under this answer's X-Request-Id"
 
@@ -67,12 +64,38 @@ def problem(request: Request, error: SkillfleetError) -> Response:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, Unavailable):
         log.error("http.failed", path=request.scope["path"], exc_info=error)
         return internal(request)
-    extra: dict[str, Any] = {}
+    return document(
+        request, error.status, error.code, error.message, headers(error), details(error)
+    )
+
+
+def told(path: str, error: SkillfleetError) -> dict[str, Any]:
+    """Return the fields of an error's problem document, for one that is part of an answer."""
+    if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return fields(path, error.status, ErrorCode.INTERNAL, INTERNAL)
+    return {**fields(path, error.status, error.code, error.message), **details(error)}
+
+
+def details(error: SkillfleetError) -> dict[str, Any]:
+    """Return what an error has to say beyond its message."""
     if isinstance(error, InvalidInput):
-        extra["violations"] = list(error.violations)
+        return {"violations": list(error.violations)}
     if isinstance(error, UnknownHandler):
-        extra["knownHandlers"] = list(error.known)
-    return document(request, error.status, error.code, error.message, headers(error), extra)
+        return {"knownHandlers": list(error.known)}
+    return {}
+
+
+def fields(path: str, status: int, code: ErrorCode, message: str) -> dict[str, Any]:
+    """Return what every problem document says."""
+    return {
+        "type": f"urn:skillfleet:problem:{code.value}",
+        "title": code.value.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": message,
+        "instance": quote(path, errors="replace"),
+        "error": message,
+        "code": code.value,
+    }
 
 
 def internal(request: Request) -> Response:
@@ -89,17 +112,8 @@ def document(
     extra: Mapping[str, Any] | None = None,
 ) -> Response:
     """Write the problem document."""
-    content = {
-        "type": f"urn:skillfleet:problem:{code.value}",
-        "title": code.value.replace("_", " ").capitalize(),
-        "status": status,
-        "detail": message,
-        "instance": quote(request.scope["path"], errors="replace"),
-        "error": message,
-        "code": code.value,
-        **(extra or {}),
-    }
-    body = to_json(content, inf_nan_mode="null")
+    content = fields(request.scope["path"], status, code, message)
+    body = to_json({**content, **(extra or {})}, inf_nan_mode="null")
     return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
@@ -165,23 +179,3 @@ def unexpected(error: Exception) -> SkillfleetError:
     wrapped = SkillfleetError(INTERNAL)
     wrapped.__cause__ = error
     return wrapped
-
-
-def from_validation(error: ValidationError) -> InvalidInput:
-    """Turn pydantic's report on a body into our error."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    shown = found[:MAX_VIOLATIONS]
-    return InvalidInput(
-        "The request is not valid", [violation({**e, "loc": ("body", *e["loc"])}) for e in shown]
-    )
-
-
-def violation(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return one entry of pydantic's report: a JSON pointer, and the part it points into."""
-    place, *steps = found["loc"]
-    return {"pointer": pointer(steps), "message": str(found["msg"]), "in": str(place)}
-
-
-def pointer(steps: Sequence[object]) -> str:
-    """Write a JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)

@@ -13,12 +13,13 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.responses import Response
-from starlette.types import Scope as AsgiScope
 
+from dispatcher.answers import BatchRequest
 from dispatcher.caller import Caller
 from dispatcher.dispatcher import Dispatcher
 from dispatcher.intake import holds_nul, whole
-from dispatcher.problems import MEDIA_TYPE, from_validation
+from dispatcher.problems import MEDIA_TYPE
+from dispatcher.violations import from_validation
 from shared.errors import BadRequest, InvalidInput, PayloadTooLarge, UnsupportedMedia
 from shared.keys import SCOPES
 from shared.models import Model
@@ -31,6 +32,9 @@ SCOPE = "x-required-scope"
 
 OVERHEAD_BYTES = 64 * 1024
 """What a body may hold besides the input: names, schemas (64 KiB), blanks."""
+
+BATCH_TIMES = 4
+"""How many times a submit's body that of a batch may be; all of it is held in memory at once."""
 
 MAX_MEMBERS = 256
 """Members of a body itself, far more than any has: each unknown one would be a violation."""
@@ -76,17 +80,17 @@ class Guarded(APIRoute):
                 caller.require(scope)
                 request.state.caller = caller
             if model is not None:
-                request = Parsed(request.scope, await read(request, model))
+                request = Parsed(request, await read(request, model))
             return await handle(request)
 
         return guarded
 
 
 class Parsed(Request):
-    """A request whose body is read and validated already."""
+    """A request whose body is read and validated already; it still tells of its caller's end."""
 
-    def __init__(self, scope: AsgiScope, value: Any) -> None:
-        super().__init__(scope)
+    def __init__(self, request: Request, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
         self._value = value
 
     async def body(self) -> bytes:
@@ -173,14 +177,16 @@ async def read(request: Request, model: type[Model] | type[dict[str, Any]]) -> A
     kind = request.headers.get("content-type")
     if kind is not None and not JSON.fullmatch(kind.strip()):
         raise UnsupportedMedia("The body must be JSON. Send Content-Type: application/json")
-    data = await content(request, body_limit(dispatcher_of(request)))
+    many = model is BatchRequest
+    data = await content(request, body_limit(dispatcher_of(request)) * (BATCH_TIMES if many else 1))
     value = loads(data)
     if not isinstance(value, dict):
         raise InvalidInput("The body must be a JSON object", [whole("not a JSON object")])
     if len(value) > MAX_MEMBERS:
         message = f"{len(value)} members; at most {MAX_MEMBERS} are read"
         raise InvalidInput("The body holds too many members", [whole(message)])
-    if b"\\u0000" in data and holds_nul(value):
+    # One of many must not spoil the others: theirs are looked for one by one.
+    if b"\\u0000" in data and not many and holds_nul(value):
         raise InvalidInput("The request is not valid", [whole("NUL characters can't be stored")])
     if not issubclass(model, Model):
         return value

@@ -39,6 +39,13 @@ SELECT {SHOWN} FROM (
  ORDER BY id DESC
 """
 
+MANY = f"""
+SELECT {SHOWN} FROM (
+    SELECT *, sum(octet_length(input::text) + coalesce(octet_length(output::text), 0))
+              OVER (ORDER BY id) AS weight
+      FROM (SELECT {FIELDS} FROM skill_executions WHERE id = ANY($1::uuid[])) asked) weighed
+""".replace("{{", "{").replace("}}", "}")
+
 FINISHED = """
 SELECT id FROM skill_executions
  WHERE id = ANY($1::uuid[]) AND status IN ('success', 'error', 'timeout')
@@ -103,6 +110,13 @@ async def page(
     statement = PAGE.format(condition=condition, limit=len(arguments) - 1, offset=len(arguments))
     async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
         return [from_row(row) for row in await connection.fetch(statement, *arguments)]
+
+
+async def many(pool: "Pool[asyncpg.Record]", ids: Sequence[UUID]) -> dict[UUID, Execution]:
+    """Return those of the ids that exist, whoever's; what is large is replaced as in a page."""
+    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+        rows = await connection.fetch(MANY, list(ids))
+    return {row["id"]: from_row(row) for row in rows}
 
 
 async def count(pool: "Pool[asyncpg.Record]", narrowed: Filter) -> int:

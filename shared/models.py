@@ -202,6 +202,14 @@ class SubmitRequest(Model):
         return self
 
 
+class KeyedSubmit(SubmitRequest):
+    """One of many submits: what else is a header is a field here."""
+
+    idempotency_key: Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]*$")] | None = Field(
+        None, min_length=1, max_length=255
+    )
+
+
 class Execution(Model):
     """One run of a skill, as it stands in ``skill_executions``."""
 

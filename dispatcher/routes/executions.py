@@ -1,17 +1,19 @@
 """Executions over HTTP: submit, look, list."""
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import FastAPI, Header, Query
+from fastapi import FastAPI, Header, Query, Request
 from pydantic import AwareDatetime
 from starlette.responses import Response
 
 from dispatcher.answers import ExecutionAnswer, ExecutionPage, Warned
-from dispatcher.dispatcher import WAIT_MAX_S
+from dispatcher.disconnects import attended
 from dispatcher.paging import Asked, decode, page_of
 from dispatcher.prefer import Preference, preference
 from dispatcher.routing import Doors, Who, add, answer
+from dispatcher.waits import WAIT_MAX_S
 from shared import history
 from shared.history import Filter
 from shared.models import Execution, SubmitRequest, Text
@@ -43,6 +45,7 @@ ACCEPTED = {
 
 async def submit_execution(
     asked: SubmitRequest,
+    request: Request,
     dispatcher: Doors,
     caller: Who,
     prefer: Annotated[
@@ -55,10 +58,16 @@ async def submit_execution(
     """Execute a skill and wait for its end: 200 with the finished execution, else 202.
 
     Without `Prefer` it waits for the time limit and five seconds, at most two minutes. The same
-    `Idempotency-Key` with the same skill and input answers with the same execution.
+    `Idempotency-Key` with the same skill and input answers with the same execution. With
+    `cancelOnDisconnect` an execution that this request made is cancelled when the connection ends
+    while it waits.
     """
     wish = preference(prefer or ())
-    done = await dispatcher.accept(asked, caller, idempotency_key, wish.wait_s)
+    submit = partial(dispatcher.accept, asked, caller, idempotency_key, wish.wait_s)
+    if asked.cancel_on_disconnect:
+        done = await attended(request, dispatcher, caller, submit)
+    else:
+        done = await submit()
     return replied(done.execution, wish, replayed=done.replayed, warnings=done.warnings)
 
 

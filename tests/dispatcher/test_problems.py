@@ -1,8 +1,8 @@
 import pytest
 from starlette.responses import Response
 
-from dispatcher.problems import pointer
 from dispatcher.routing import PUBLIC, Doors, add
+from dispatcher.violations import pointer
 from shared.errors import Unavailable
 from tests.dispatcher.fleet import EXECUTIONS, SKILLS, Fleet
 

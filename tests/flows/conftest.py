@@ -13,7 +13,8 @@ import pytest
 from redis.asyncio import Redis
 
 from dispatcher.caller import LIBRARY
-from dispatcher.dispatcher import Dispatcher, Submission
+from dispatcher.dispatcher import Dispatcher
+from dispatcher.submission import Submission
 from shared.models import SubmitRequest
 from shared.redis import queue_key
 from shared.settings import Settings

@@ -12,6 +12,8 @@ from tests.services import MANAGEMENT_TOKEN
 
 BODIES: dict[str, dict[str, Any]] = {
     "submit_execution": {"skillName": "private", "input": {"text": "x"}},
+    "submit_executions": {"executions": [{"skillName": "private", "input": {"text": "x"}}]},
+    "cancel_executions": {"skillName": "private"},
     "install_skill": {"name": "intruder", "handlerCode": "echo-handler"},
     "update_skill": {"mode": "off"},
     "put_settings": {"skillsEnabled": False},
@@ -107,7 +109,8 @@ def prepared(
     request = {"method": method.upper(), "url": path, "params": query}
     if "requestBody" in operation:
         body = BODIES[operation["operationId"]]
-        owned = {"apiKeyId": owner} if operation["operationId"] == "submit_execution" else {}
+        owning = operation["operationId"] in ("submit_execution", "cancel_executions")
+        owned = {"apiKeyId": owner} if owning else {}
         request["json"] = {**body, **owned}
     return {**request, "headers": {"Prefer": "respond-async"}}
 
