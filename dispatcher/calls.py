@@ -1,7 +1,7 @@
 """What the clients send and how they read what comes back; no input and output happens here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,14 +14,12 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
 from dispatcher.answers import ExecutionPage
+from dispatcher.waits import CANCEL_WAIT_S, WAIT_MAX_S
 from shared.errors import ErrorCode, InvalidInput, SkillfleetError, Unavailable, UnknownHandler
 from shared.models import Execution, Skill, SkillInstall
 
 API = "/api/skills"
 EXECUTIONS = f"{API}/executions"
-WAIT_MAX_S = 120.0
-"""The longest wait that a dispatcher grants to one request."""
-
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -59,11 +57,40 @@ def submit(
 ) -> Call:
     """Return the call for ``POST /executions``."""
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-    if wait_s is not None:
-        headers["Prefer"] = f"wait={math.ceil(wait_s)}" if wait_s > 0 else "respond-async"
+    headers |= prefer(wait_s)
     body = wire({"skill_name": skill_name, "input": dict(input or {}), **fields})
     held = WAIT_MAX_S if wait_s is None else min(max(wait_s, 0.0), WAIT_MAX_S)
     return Call(method="POST", path=EXECUTIONS, body=body, headers=headers, wait_s=held)
+
+
+def submit_many(requests: Sequence[Mapping[str, Any]], wait_s: float) -> Call:
+    """Return the call for ``POST /executions/batch``."""
+    return Call(
+        method="POST",
+        path=f"{EXECUTIONS}/batch",
+        body={"executions": [wire(request) for request in requests]},
+        headers=prefer(wait_s),
+        wait_s=min(max(wait_s, 0.0), WAIT_MAX_S),
+    )
+
+
+def cancel(execution_id: UUID | str, wait_s: float | None) -> Call:
+    """Return the call that cancels an execution."""
+    held = CANCEL_WAIT_S if wait_s is None else min(max(wait_s, 0.0), WAIT_MAX_S)
+    path = f"{EXECUTIONS}/{segment(execution_id)}/cancel"
+    return Call(method="POST", path=path, headers=prefer(wait_s), wait_s=held)
+
+
+def cancel_all(filters: Mapping[str, Any]) -> Call:
+    """Return the call that cancels all that fit."""
+    return Call(method="POST", path=f"{EXECUTIONS}/cancel", body=wire(filters), wait_s=WAIT_MAX_S)
+
+
+def prefer(wait_s: float | None) -> dict[str, str]:
+    """Return the header that says how long to wait; none leaves it to the dispatcher."""
+    if wait_s is None:
+        return {}
+    return {"Prefer": f"wait={math.ceil(wait_s)}" if wait_s > 0 else "respond-async"}
 
 
 def get(execution_id: UUID | str, wait_s: float = 0.0) -> Call:
@@ -103,6 +130,16 @@ def install(body: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> Call:
 def execution(answer: Mapping[str, Any]) -> Execution:
     """Read an execution."""
     return known(Execution, answer["execution"])
+
+
+def results(answer: Mapping[str, Any]) -> list[Execution | SkillfleetError]:
+    """Read the answers to many submits."""
+    return [
+        known(Execution, found["execution"])
+        if "execution" in found
+        else error(int(found["status"]), found)
+        for found in answer["results"]
+    ]
 
 
 def executions(answer: Mapping[str, Any]) -> ExecutionPage:

@@ -19,6 +19,8 @@ import httpx
 
 from dispatcher import calls
 from dispatcher.answers import ExecutionPage
+from dispatcher.waits import WAIT_MAX_S
+from shared.errors import SkillfleetError
 from shared.models import Execution, Skill
 
 TIMEOUT_S = 10.0
@@ -82,13 +84,39 @@ class Client:
             await self._do(calls.submit(skill_name, input, idempotency_key, wait_s, fields))
         )
 
+    async def submit_many(
+        self, requests: Sequence[Mapping[str, Any]], *, wait_s: float = 0.0
+    ) -> "list[Execution | SkillfleetError]":
+        """Execute up to 1,000 skills; return each one's execution or error, in order.
+
+        Each request holds what ``submit`` takes: ``skill_name``, ``input``, ``idempotency_key``, …
+        Returns once all have ended or ``wait_s`` is over.
+        """
+        return calls.results(await self._do(calls.submit_many(requests, wait_s)))
+
+    async def cancel(self, execution_id: UUID | str, *, wait_s: float | None = None) -> Execution:
+        """Cancel an execution; return it as it ended, or still running after the wait.
+
+        ``wait_s`` None gives a running one five seconds. Raises AlreadyFinished when it ended
+        otherwise.
+        """
+        return calls.execution(await self._do(calls.cancel(execution_id, wait_s)))
+
+    async def cancel_all(self, **filters: Any) -> dict[str, int]:
+        """Cancel all that fit; return how many ``ended`` at once, how many are ``stopping``.
+
+        ``filters``, one at least: ``api_key_id``, ``skill_id``, ``skill_name``, ``status``,
+        ``session_id``, ``since``, ``until``.
+        """
+        return dict(await self._do(calls.cancel_all(filters)))
+
     async def wait(self, execution_id: UUID | str, seconds: float) -> Execution:
         """Return the execution as soon as it has ended, or as it stands after ``seconds``."""
         end = time.monotonic() + seconds
         while True:
             left = max(0.0, end - time.monotonic())
             found = calls.execution(await self._do(calls.get(execution_id, left)))
-            if found.finished or left <= calls.WAIT_MAX_S:
+            if found.finished or left <= WAIT_MAX_S:
                 return found
 
     async def get(self, execution_id: UUID | str) -> Execution:

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import typer
 
-from dispatcher.cli import operate, serve, show
+from dispatcher.cli import executions, operate, serve, show
 from shared.errors import BadRequest, ConfigurationError, InvalidInput, SkillfleetError
 
 
@@ -32,6 +32,7 @@ app = typer.Typer(
 )
 serve.register(app)
 operate.register(app)
+executions.register(app)
 
 
 def run() -> None:

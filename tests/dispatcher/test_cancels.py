@@ -180,7 +180,7 @@ async def test_what_did_not_ask_for_it_and_who_was_answered_is_left_alone(fleet:
     await fleet.install()
     async with serving(fleet.app) as port:
         left = await hang_up(port, EXECUTIONS, ECHO, fleet)
-    await fleet.run(left)
+        await fleet.run(left)
     asked = {**ECHO, "cancelOnDisconnect": True}
     answer = asyncio.create_task(fleet.api.post(EXECUTIONS, json=asked))
     await fleet.run(await fleet.pending())

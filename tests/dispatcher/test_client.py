@@ -10,6 +10,7 @@ import dispatcher
 from dispatcher import calls
 from dispatcher.client import Client
 from shared.errors import (
+    AlreadyFinished,
     BadRequest,
     Forbidden,
     IdentityConflict,
@@ -25,6 +26,7 @@ from shared.errors import (
     UnknownHandler,
     UnsupportedMedia,
 )
+from shared.models import Execution
 from shared.states import Status
 from tests.dispatcher.fleet import ECHO_SCHEMA, SKILLS, Fleet
 from tests.services import MANAGEMENT_TOKEN
@@ -74,6 +76,42 @@ async def test_waiting_returns_what_there_is_when_the_time_is_up(
     waiting = asyncio.create_task(remote.wait(made.id, 500))
     await fleet.run(made.id)
     assert (await waiting).finished
+
+
+async def test_an_execution_is_cancelled_by_the_client_alone_and_by_a_filter(
+    fleet: Fleet, remote: Client
+) -> None:
+    await fleet.install()
+    made = await remote.submit("echo", wait_s=0)
+    done = await remote.cancel(made.id)
+    assert (done.status, done.error_code) == (Status.ERROR, "cancelled")
+    assert await remote.cancel(str(made.id), wait_s=0) == done
+    other = await remote.submit("echo", wait_s=0)
+    await fleet.run(other.id)
+    with pytest.raises(AlreadyFinished):
+        await remote.cancel(other.id)
+    await remote.submit("echo", wait_s=0, session_id="s")
+    assert await remote.cancel_all(session_id="s") == {"ended": 1, "stopping": 0}
+    with pytest.raises(InvalidInput):
+        await remote.cancel_all()
+
+
+async def test_many_are_submitted_by_the_client_each_with_its_own_answer(
+    fleet: Fleet, remote: Client
+) -> None:
+    await fleet.install()
+    asked = [
+        {"skill_name": "echo", "input": {"text": "hi"}, "idempotency_key": "k"},
+        {"skill_name": "echo", "input": {"n": -1}},
+    ]
+    waiting = asyncio.create_task(remote.submit_many(asked, wait_s=60))
+    await fleet.run(await fleet.pending())
+    good, wrong = await waiting
+    assert isinstance(good, Execution)
+    assert (good.status, good.output) == (Status.SUCCESS, {"text": "hi"})
+    assert isinstance(wrong, InvalidInput)
+    assert wrong.violations[0]["pointer"] == "/n"
+    assert await remote.submit_many(asked[:1]) == [good]
 
 
 async def test_errors_come_back_as_those_of_the_tree(fleet: Fleet, remote: Client) -> None:
