@@ -19,7 +19,7 @@ from dispatcher.prefer import preference
 from dispatcher.routes.executions import PATH, TAG
 from dispatcher.routing import Doors, Who, add, answer
 from dispatcher.submission import Submission
-from shared.models import KeyedSubmit
+from shared.models import KeyedSubmit, trusted
 
 
 def register(app: FastAPI) -> None:
@@ -63,10 +63,13 @@ def result(found: batches.Answer, path: str) -> BatchAccepted | BatchRefused:
     """Write one answer as it stands among the results."""
     if isinstance(found, Submission):
         told = [Warned(code=one["code"], message=one["message"]) for one in found.warnings]
-        return BatchAccepted.model_construct(
-            status=200 if found.execution.finished else 202,
-            execution=found.execution,
-            warnings=told or None,
-            replayed=found.replayed,
+        return trusted(
+            BatchAccepted,
+            {
+                "status": 200 if found.execution.finished else 202,
+                "execution": found.execution,
+                "warnings": told or None,
+                "replayed": found.replayed,
+            },
         )
     return BatchRefused(**problems.told(path, found))
