@@ -23,6 +23,7 @@ from arq.constants import job_key_prefix
 from arq.jobs import DeserializationError
 from arq.utils import to_unix_ms
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from shared.redis import BELL_TTL_MS, SHARE_TTL_MS, bell_key, queue_key, share_key
 
@@ -183,17 +184,21 @@ class Queue:
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that are not in their queue."""
-        if not entries:
-            return []
-        pipeline = self._redis.pipeline(transaction=False)
+        by_queue: dict[str, list[Entry]] = {}
         for entry in entries:
-            pipeline.zscore(queue_key(entry.queue), entry.id)
-        there = await pipeline.execute(raise_on_error=False)
-        for answer in there:
-            if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
-                raise answer
-        # What is no sorted set holds no entry; the next put makes it one.
-        return [e for e, score in zip(entries, there, strict=True) if not isinstance(score, float)]
+            by_queue.setdefault(entry.queue, []).append(entry)
+        return [
+            entry for name, some in by_queue.items() for entry in await self._missing(name, some)
+        ]
+
+    async def _missing(self, name: str, entries: Sequence[Entry]) -> list[Entry]:
+        try:
+            scores = await self._redis.zmscore(queue_key(name), [entry.id for entry in entries])
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            return list(entries)  # no sorted set holds no entry; the next put makes it one
+        return [entry for entry, score in zip(entries, scores, strict=True) if score is None]
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
         now = int(time.time() * 1000)

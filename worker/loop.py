@@ -22,6 +22,7 @@ from arq.jobs import DeserializationError
 from arq.worker import RetryJob, Worker, func
 from redis.asyncio import Redis
 
+from shared.errors import Unavailable
 from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
 from shared.tasks import end
@@ -151,7 +152,7 @@ class QueueWorker(Worker):
             try:
                 async with asyncio.timeout(CYCLE_LIMIT_S):
                     wait_s = await self._round(poll_s)
-                failures = 0
+                failures, self._failing = 0, False
             except Exception as error:
                 failures += 1
                 self._complain(error)
@@ -197,7 +198,6 @@ class QueueWorker(Worker):
             self._ended[:0] = ended
             raise
         self._consumed_at = self.loop.time()
-        self._failing = False
         return taken
 
     async def _start(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
@@ -306,8 +306,8 @@ class QueueWorker(Worker):
             log.debug("queue.recovery.failed", error=type(error).__name__)
 
     def _complain(self, error: Exception) -> None:
-        """Log a failed round; while Redis stays away, the first one only."""
-        away = isinstance(error, AWAY)
+        """Log a failed round; while Redis or Postgres stays away, the first one only."""
+        away = isinstance(error, (*AWAY, Unavailable))
         if away and self._failing:
             return
         self._failing = away
