@@ -18,7 +18,7 @@ from shared.registry import Registry
 from shared.settings import Settings
 from shared.tasks import end
 from shared.validators import Validators
-from worker import handlers, reaper
+from worker import cancels, handlers, reaper
 from worker.loop import QueueWorker
 from worker.offer import beat, me, offers
 from worker.pulse import Pulse
@@ -100,6 +100,7 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
             handlers=found,
             sandbox=sandbox,
         )
+        cancels.listen(room, listener)
         await listener.start()
         if await announce.announce(pool, offers(found, settings)):
             await room.registry.changed()

@@ -13,6 +13,7 @@ from shared.announce import BuiltinSkill, HandlerInfo
 from shared.presence import Presence
 from shared.schemas import normalise
 from shared.settings import Settings
+from worker import cancels
 from worker.handlers import Handler
 from worker.pulse import Pulse
 from worker.room import Room
@@ -71,6 +72,7 @@ async def beat(room: Room, pulse: Pulse) -> None:
         try:
             async with asyncio.timeout(2 * every_s):
                 await presence.beat(room.pool, me(room, pulse))
+                await cancels.check(room)
         except Exception as error:
             log.warning("presence.failed", error=type(error).__name__)
         await asyncio.sleep(every_s)
