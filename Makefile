@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EDITABLE := $(VENV)/.editable
 ARGS ?=
+MINUTES ?= 3
+SEED ?=
 
 # An environment made in another folder (a moved or copied clone) points there: make it anew.
 ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
@@ -14,7 +16,7 @@ ifneq ($(shell cat $(INSTALLED) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test lint format bench lock clean
+.PHONY: help install up test lint format faults bench lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -37,6 +39,10 @@ lint: $(EDITABLE) ## ruff, mypy strict, import-linter
 format: $(EDITABLE) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+faults: $(EDITABLE) ## kill, freeze and flush under load (MINUTES=30 SEED=7)
+	@SKILLFLEET_FAULT_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(SEED),SKILLFLEET_FAULT_SEED=$(SEED)) \
+		$(BIN)/python -m pytest -q -s tests/faults/test_chaos.py $(ARGS)
 
 bench: $(EDITABLE) ## measure on this machine
 	@$(BIN)/python -m tests.bench $(ARGS)
