@@ -22,7 +22,7 @@ from shared import history
 from shared.errors import IdentityConflict, InvalidInput, SkillfleetError, Unavailable
 from shared.executions import Created, Existing
 from shared.models import Execution, KeyedSubmit
-from shared.registry import Snapshot
+from shared.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from dispatcher.dispatcher import Dispatcher

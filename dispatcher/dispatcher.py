@@ -42,8 +42,9 @@ from shared.models import SYSTEM, Execution, Skill, SubmitRequest
 from shared.queue import Entry, Queue
 from shared.redis import AWAY, Listener
 from shared.redis import connect as connect_redis
-from shared.registry import Registry, Snapshot
+from shared.registry import Registry
 from shared.settings import Settings, load
+from shared.snapshot import Snapshot
 from shared.validators import Validators
 
 log = structlog.get_logger(__name__)

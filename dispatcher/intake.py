@@ -15,8 +15,8 @@ from shared.errors import InvalidInput, PayloadTooLarge
 from shared.executions import Created, NewExecution
 from shared.models import Execution, Skill, SubmitRequest, trusted
 from shared.queue import Entry
-from shared.registry import Snapshot
 from shared.settings import Settings
+from shared.snapshot import Snapshot
 from shared.states import Status
 from shared.validators import Validators
 from shared.versions import split

@@ -4,7 +4,7 @@ Each is one statement over ``unnest`` for all rows that arrived together, each s
 expects, and zero rows changed means that somebody else was first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
@@ -16,6 +16,7 @@ import asyncpg
 from shared.batcher import Batcher
 from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching
 from shared.errors import InvalidInput
+from shared.pauses import Pause, names, unpaused
 from shared.states import Status
 
 
@@ -187,7 +188,7 @@ status = 'pending' AND approval IS DISTINCT FROM 'required'
 CLAIM = f"""
 WITH free AS (
     SELECT id FROM skill_executions WHERE id = ANY($1::uuid[])
-       AND handler = ANY($3::text[]) AND {RUNNABLE}
+       AND handler = ANY($3::text[]) AND {RUNNABLE} AND {unpaused(4)}
        FOR UPDATE SKIP LOCKED
 )
 UPDATE skill_executions e
@@ -259,11 +260,16 @@ class Executions:
         except asyncpg.DataError as error:
             raise InvalidInput("A value of the request can't be stored") from error
 
-    async def claim(self, ids: Sequence[UUID], worker_id: str) -> dict[UUID, Claim]:
-        """Take the runnable rows among these for this worker; return those that it got."""
+    async def claim(
+        self, ids: Sequence[UUID], worker_id: str, pauses: Iterable[Pause] = ()
+    ) -> dict[UUID, Claim]:
+        """Take the runnable rows among these for this worker; return those that it got.
+
+        What is named by ``pauses`` is not runnable.
+        """
         if not ids:
             return {}
-        taken = await self._fetch(CLAIM, ids, worker_id, self._offered)
+        taken = await self._fetch(CLAIM, ids, worker_id, self._offered, *names(pauses))
         return {row["id"]: Claim(**row) for row in taken}
 
     async def finish(self, ending: Ending) -> Status | None:

@@ -25,10 +25,13 @@ AWAY = (RedisError, OSError, TimeoutError)
 
 PREFIX = "skillfleet:"
 
-REGISTRY = f"{PREFIX}registry"
-"""The registry's snapshot: msgpack, REGISTRY_TTL_MS."""
+REGISTRY = f"{PREFIX}registry:2"
+"""The registry's snapshot: msgpack, REGISTRY_TTL_MS.
+
+The number is its form's: processes of two versions never read each other's.
+"""
 REGISTRY_TTL_MS = 60_000
-REGISTRY_LOCK = f"{PREFIX}registry:lock"
+REGISTRY_LOCK = f"{PREFIX}registry:2:lock"
 """Held by the one process that loads the snapshot from Postgres."""
 REGISTRY_LOCK_TTL_MS = 5_000
 

@@ -8,25 +8,17 @@ While the subscription is down, each use asks Postgres for the epoch: slower, ne
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
-from uuid import UUID
 
 import asyncpg
 import msgspec
 import structlog
-from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
-from shared import announce, live, skills, versions
-from shared.announce import HandlerInfo
+from shared import announce, live, skills
 from shared.batcher import Batcher
 from shared.db import Pool, reaching
-from shared.errors import SkillDisabled, SkillNotFound
-from shared.live import LiveSettings
-from shared.models import SYSTEM, Skill
 from shared.redis import (
     AWAY,
     REGISTRY,
@@ -36,6 +28,7 @@ from shared.redis import (
     REGISTRY_TTL_MS,
     Listener,
 )
+from shared.snapshot import Snapshot, build, decode, encode
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +36,6 @@ FOLLOW_S = 2.0
 """How long to wait for Redis, or for another process that is loading, before loading oneself."""
 
 POLL_S = 0.01
-
-HANDLER_INFO = TypeAdapter(HandlerInfo)
 
 # Never replace a newer snapshot by an older one: two loaders may overlap a write. What begins with
 # no epoch, or would stay for ever, is not ours and goes.
@@ -64,60 +55,6 @@ DELETE = (
 EPOCH = "SELECT epoch FROM registry_epoch"
 EPOCH_TEXT = re.compile(r"[0-9]{1,19}")
 """What a bigint looks like: anything else on the channel is somebody's noise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state at one epoch. ``by_name`` holds every owner's, highest version first."""
-
-    epoch: int
-    settings: LiveSettings
-    handlers: Mapping[str, HandlerInfo]
-    by_id: Mapping[UUID, Skill]
-    by_name: Mapping[str, list[Skill]]
-
-    def versions(self, name: str, owner: str) -> list[Skill]:
-        """Return what an owner sees under a name, highest first, its own before system's."""
-        seen: dict[str, Skill] = {}
-        for skill in self.by_name.get(name, ()):
-            if skill.api_key_id == owner or (
-                skill.api_key_id == SYSTEM and skill.version not in seen
-            ):
-                seen[skill.version] = skill
-        return list(seen.values())
-
-    def resolve(
-        self, wanted: str | UUID, owner: str, allows: Callable[[Skill], bool] = lambda _: True
-    ) -> Skill:
-        """Return the skill that an id, a name, ``name@version`` or ``name@constraint`` means.
-
-        What ``allows`` refuses is as if it were not there. Raises SkillNotFound when the owner sees
-        none, SkillDisabled when all it sees are off.
-        """
-        if isinstance(wanted, UUID):
-            skill = self.by_id.get(wanted)
-            seen = [skill] if skill and skill.api_key_id in (owner, SYSTEM) else []
-            found = [skill for skill in seen if allows(skill)]
-        else:
-            found = self._named(wanted, owner, allows)
-        if not found:
-            raise SkillNotFound(str(wanted))
-        for skill in found:
-            if skill.callable:
-                return skill
-        raise SkillDisabled(str(wanted))
-
-    def _named(self, wanted: str, owner: str, allows: Callable[[Skill], bool]) -> list[Skill]:
-        name, constraint = versions.split(wanted)
-        found = [skill for skill in self.versions(name, owner) if allows(skill)]
-        if constraint is None:
-            return found
-        # Two looks at most, however many versions there are: each takes some 25 µs a version.
-        for among in ([skill for skill in found if skill.callable], found):
-            by_version = {skill.version: skill for skill in among}
-            if (best := versions.resolve(constraint, by_version)) is not None:
-                return [by_version[best]]
-        return []
 
 
 class Registry:
@@ -291,6 +228,7 @@ async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
         skill_rows = await connection.fetch(f"SELECT {skills.FIELDS} FROM skills")
         handler_rows = await connection.fetch(f"SELECT {', '.join(announce.FIELDS)} FROM handlers")
         settings = live.from_rows(await connection.fetch("SELECT key, value FROM settings"))
+        paused = await connection.fetch("SELECT kind, name FROM pauses")
     log.info(
         "registry.loaded", epoch=epoch, skills=len(skill_rows), at=datetime.now(UTC).isoformat()
     )
@@ -299,43 +237,6 @@ async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
         settings.masked(),
         [announce.from_row(row) for row in handler_rows],
         [skills.from_row(row) for row in skill_rows],
+        [(row["kind"], row["name"]) for row in paused],
     )
     return snapshot, encode(snapshot)
-
-
-def build(
-    epoch: int, settings: LiveSettings, handlers: list[HandlerInfo], found: list[Skill]
-) -> Snapshot:
-    """Index the skills by id and by name."""
-    by_name: dict[str, list[Skill]] = {}
-    for skill in skills.newest_first(found):
-        by_name.setdefault(skill.name, []).append(skill)
-    return Snapshot(
-        epoch, settings, {h.name: h for h in handlers}, {s.id: s for s in found}, by_name
-    )
-
-
-def encode(snapshot: Snapshot) -> bytes:
-    """Return ``<epoch> <msgpack>``; the number in front is what STORE compares."""
-    body = msgspec.msgpack.encode(
-        (
-            snapshot.settings.wire(),
-            [HANDLER_INFO.dump_python(info, mode="json") for info in snapshot.handlers.values()],
-            [skill.wire() for skill in snapshot.by_id.values()],
-        )
-    )
-    return str(snapshot.epoch).encode() + b" " + body
-
-
-def decode(data: bytes) -> Snapshot:
-    """Read a snapshot and validate every entry; raise ValueError for anything that is not one."""
-    head, _, body = data.partition(b" ")
-    settings, handlers, found = msgspec.msgpack.decode(
-        body, type=tuple[dict[str, Any], list[Any], list[Any]]
-    )
-    return build(
-        int(head),
-        LiveSettings.model_validate(settings),
-        [HANDLER_INFO.validate_python(info) for info in handlers],
-        [Skill.model_validate(skill) for skill in found],
-    )

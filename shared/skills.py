@@ -7,6 +7,7 @@ from uuid import UUID
 import asyncpg
 from uuid_utils.compat import uuid7
 
+from shared import audit
 from shared.db import Pool, reaching, transaction
 from shared.errors import NotFound, SkillExists
 from shared.models import SYSTEM, Skill, SkillInstall, SkillUpdate
@@ -77,7 +78,9 @@ async def install(
                 asked.idempotent,
                 asked.retry_on_timeout,
             )
-            await audit(connection, actor, "skill.install", row["id"], {"replace": asked.replace})
+            await audit.record(
+                connection, actor, "skill.install", row["id"], {"replace": asked.replace}
+            )
     except asyncpg.UniqueViolationError:
         raise SkillExists(asked.name, asked.version) from None
     return from_row(row)
@@ -102,7 +105,7 @@ async def update(
         )
         if row is None:
             raise NotFound(f"Skill not found: {skill_id}")
-        await audit(
+        await audit.record(
             connection,
             actor,
             "skill.update",
@@ -120,7 +123,7 @@ async def remove(pool: "Pool[asyncpg.Record]", skill_id: UUID, actor: str) -> No
         )
         if row is None:
             raise NotFound(f"Skill not found: {skill_id}")
-        await audit(connection, actor, "skill.remove", skill_id, dict(row))
+        await audit.record(connection, actor, "skill.remove", skill_id, dict(row))
 
 
 async def get(pool: "Pool[asyncpg.Record]", skill_id: UUID) -> Skill:
@@ -187,20 +190,6 @@ def pattern(q: str | None) -> str | None:
 def newest_first(found: list[Skill]) -> list[Skill]:
     """Sort by version, highest first."""
     return sorted(found, key=lambda skill: version_key(skill.version), reverse=True)
-
-
-async def audit(
-    connection: Any, actor: str, action: str, target: object, detail: Mapping[str, Any]
-) -> None:
-    """Write down who did what, in the transaction that did it."""
-    await connection.execute(
-        "INSERT INTO audit (id, actor, action, target, detail) VALUES ($1, $2, $3, $4, $5)",
-        uuid7(),
-        actor,
-        action,
-        str(target),
-        dict(detail),
-    )
 
 
 def from_row(row: Any) -> Skill:

@@ -3,12 +3,13 @@
 Statements only; the worker's upkeep says when. All go by the index of live rows.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from shared.executions import CANCELLED, MOMENT, RUNNABLE
+from shared.pauses import Pause, names, unpaused
 from shared.presence import LIVE_WORKER
 from shared.queue import Entry
 
@@ -19,6 +20,7 @@ SELECT id, attempt, queue, priority, api_key_id, skill_name FROM skill_execution
  WHERE ended IS NULL AND {RUNNABLE} AND handler = ANY($3::text[])
    AND created_at < clock_timestamp() - $1 * interval '1 second'
    AND ($2::uuid IS NULL OR id > $2)
+   AND {unpaused(4)}
  ORDER BY id LIMIT {BATCH}
 """
 
@@ -35,7 +37,10 @@ UPDATE skill_executions e
 RETURNING e.id
 """
 
-WAITING_FOR = f"SELECT id, handler FROM skill_executions WHERE id = ANY($1::uuid[]) AND {RUNNABLE}"
+WAITING_FOR = f"""
+SELECT id, handler FROM skill_executions
+ WHERE id = ANY($1::uuid[]) AND {RUNNABLE} AND {unpaused(2)}
+"""
 
 # Hand-backs do not count against the budget, failed attempts do.
 TAKE_BACK = f"""
@@ -91,16 +96,25 @@ class Reaped:
 
 
 async def waiting(
-    connection: Any, offered: Sequence[str], older_than_s: float, after: UUID | None = None
+    connection: Any,
+    offered: Sequence[str],
+    older_than_s: float,
+    after: UUID | None = None,
+    pauses: Iterable[Pause] = (),
 ) -> list[Entry]:
     """Return the runnable rows of those handlers older than that, a batch, ids above ``after``."""
-    rows = await connection.fetch(WAITING, older_than_s, after, list(offered))
+    rows = await connection.fetch(WAITING, older_than_s, after, list(offered), *names(pauses))
     return [entry(row) for row in rows]
 
 
-async def waiting_for(connection: Any, ids: Collection[UUID]) -> dict[UUID, str]:
+async def waiting_for(
+    connection: Any, ids: Collection[UUID], pauses: Iterable[Pause] = ()
+) -> dict[UUID, str]:
     """Return the handlers that rows wait for; what is not runnable is left out."""
-    return {row["id"]: row["handler"] for row in await connection.fetch(WAITING_FOR, list(ids))}
+    return {
+        row["id"]: row["handler"]
+        for row in await connection.fetch(WAITING_FOR, list(ids), *names(pauses))
+    }
 
 
 async def expire(connection: Any) -> list[UUID]:

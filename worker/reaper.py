@@ -153,13 +153,14 @@ async def told(room: Room, reaped: stale.Reaped, expired: list[UUID]) -> None:
 
 async def ring(room: Room) -> None:
     """Enqueue every runnable row that the queue does not know and a live worker could run."""
-    if not (await room.registry.snapshot()).settings.skills_enabled:
+    snapshot = await room.registry.snapshot()
+    if not snapshot.settings.skills_enabled:
         return
     rows = await presence.live(room.pool)
     offered = sorted({name for row in rows for name in row["handlers"]})
     after: UUID | None = None
     for _ in range(MAX_PAGES):
-        waiting = await stale.waiting(room.pool, offered, UNHEARD_S, after)
+        waiting = await stale.waiting(room.pool, offered, UNHEARD_S, after, snapshot.pauses)
         if not waiting:
             return
         missing: list[Entry] = await room.queue.missing(waiting)

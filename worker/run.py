@@ -15,10 +15,11 @@ from shared import presence, stale
 from shared.db import LOST
 from shared.errors import ErrorCode, Unavailable
 from shared.executions import Claim, Ending
+from shared.pauses import Pause
 from shared.queue import Entry
 from shared.redis import AWAY
-from shared.registry import Snapshot
 from shared.schemas import Validator
+from shared.snapshot import Snapshot
 from shared.states import Status
 from worker import attempt, retry
 from worker.context import Context
@@ -40,10 +41,10 @@ async def take(room: Room, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
     room.held.update(asked)
     claims: dict[UUID, Claim] = {}
     try:
-        claims = await room.executions.claim(list(asked), room.id)
+        claims = await room.executions.claim(list(asked), room.id, snapshot.pauses)
     finally:
         room.held.difference_update(asked.keys() - claims.keys())
-    others = await for_others(room, asked.keys() - claims.keys())
+    others = await for_others(room, asked.keys() - claims.keys(), snapshot.pauses)
     return [
         Verdict.DROP
         if asked.get(ticket.execution_id) is not ticket
@@ -153,12 +154,12 @@ def unstorable(ending: Ending) -> Ending:
     )
 
 
-async def for_others(room: Room, ids: Collection[UUID]) -> set[UUID]:
+async def for_others(room: Room, ids: Collection[UUID], pauses: Collection[Pause]) -> set[UUID]:
     """Return those whose rows wait for a handler that is not ours but a live worker's."""
     if not ids:
         return set()
     try:
-        waiting = await stale.waiting_for(room.pool, ids)
+        waiting = await stale.waiting_for(room.pool, ids, pauses)
         foreign = {i: name for i, name in waiting.items() if name not in room.handlers}
         if not foreign:
             return set()

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import typer
 
-from dispatcher.cli import executions, operate, serve, show
+from dispatcher.cli import executions, operate, pauses, serve, show
 from shared.errors import BadRequest, ConfigurationError, InvalidInput, SkillfleetError
 
 
@@ -33,6 +33,7 @@ app = typer.Typer(
 serve.register(app)
 operate.register(app)
 executions.register(app)
+pauses.register(app)
 
 
 def run() -> None:

@@ -20,7 +20,8 @@ from shared.redis import (
     REGISTRY_TTL_MS,
     Listener,
 )
-from shared.registry import FOLLOW_S, Registry, decode, encode
+from shared.registry import FOLLOW_S, Registry
+from shared.snapshot import decode, encode
 from shared.tasks import end
 from tests.factories import install, registry_of
 from tests.signals import until

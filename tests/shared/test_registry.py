@@ -13,7 +13,8 @@ from shared import announce, live, skills
 from shared.errors import SkillDisabled, SkillNotFound
 from shared.models import SkillUpdate
 from shared.redis import REGISTRY, REGISTRY_CHANNEL, REGISTRY_LOCK, REGISTRY_TTL_MS
-from shared.registry import Registry, decode, encode
+from shared.registry import Registry
+from shared.snapshot import decode, encode
 from tests.factories import install, registry_of
 from tests.faults.proxy import proxied
 from tests.signals import until

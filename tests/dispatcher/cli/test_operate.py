@@ -147,3 +147,16 @@ def test_wrong_usage_and_help() -> None:
     assert shown.returncode == 0
     for command in ("up", "dispatcher", "worker", "migrate", "settings", "keys", "skills"):
         assert f" {command} " in shown.stdout
+
+
+def test_pauses_are_added_listed_and_removed(fleet: dict[str, str]) -> None:
+    assert skillfleet("pauses", "add", "owner", "key-1", env=fleet).returncode == 0
+    again = skillfleet("pauses", "add", "owner", "key-1", env=fleet)
+    assert (again.returncode, "was paused already" in again.stderr) == (0, True)
+    (shown,) = json.loads(skillfleet("pauses", "list", "--json", env=fleet).stdout)
+    assert (shown["kind"], shown["name"], shown["pausedBy"]) == ("owner", "key-1", "cli")
+    assert skillfleet("pauses", "remove", "owner", "key-1", env=fleet).returncode == 0
+    gone = skillfleet("pauses", "remove", "owner", "key-1", env=fleet)
+    assert (gone.returncode, "pauses list" in gone.stderr) == (1, True)
+    wrong = skillfleet("pauses", "add", "worker", "x", env=fleet)
+    assert (wrong.returncode, "queue, skill, owner" in wrong.stderr) == (2, True)

@@ -1,0 +1,67 @@
+"""``skillfleet pauses``: hold a queue, a skill or an owner back, and let it go on."""
+
+from typing import Annotated
+
+import typer
+
+from dispatcher.cli import datadir, show
+from dispatcher.cli.operate import ACTOR, AsJson, DataDir, Doors, with_doors
+from shared import pauses
+from shared.errors import InvalidInput, NotFound
+from shared.pauses import KINDS, Kind
+
+KindName = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")]
+Name = Annotated[str, typer.Argument(help="The queue's or skill's name, or the owner's key id.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    group = typer.Typer(help="Queues, skills and owners that are paused.", no_args_is_help=True)
+    group.command("list")(pauses_list)
+    group.command("add")(pauses_add)
+    group.command("remove")(pauses_remove)
+    app.add_typer(group, name="pauses")
+
+
+def pauses_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> None:
+    """Show what is paused, by kind and name."""
+    found = with_doors(data_dir, lambda doors: pauses.listed(doors.pool))
+    rows = [
+        {"kind": p.kind, "name": p.name, "pausedAt": p.paused_at, "pausedBy": p.paused_by}
+        for p in found
+    ]
+    show.rows(rows, as_json=as_json)
+
+
+def pauses_add(kind: KindName, name: Name, data_dir: DataDir = datadir.DEFAULT) -> None:
+    """Pause it: its executions wait, what runs goes on."""
+    chosen = known(kind)
+
+    async def change(doors: Doors) -> bool:
+        done = await pauses.pause(doors.pool, chosen, name, ACTOR)
+        await doors.registry.changed()
+        return done
+
+    done = with_doors(data_dir, change)
+    show.talk(f"The {kind} {name} is paused." if done else f"The {kind} {name} was paused already.")
+
+
+def pauses_remove(kind: KindName, name: Name, data_dir: DataDir = datadir.DEFAULT) -> None:
+    """Let it go on; its executions start within seconds."""
+    chosen = known(kind)
+
+    async def change(doors: Doors) -> bool:
+        done = await pauses.resume(doors.pool, chosen, name, ACTOR)
+        await doors.registry.changed()
+        return done
+
+    if not with_doors(data_dir, change):
+        raise NotFound(f"The {kind} {name} is not paused. `skillfleet pauses list` shows what is")
+    show.talk(f"The {kind} {name} goes on.")
+
+
+def known(kind: str) -> Kind:
+    """Return the kind; raise InvalidInput for one that there is not."""
+    if kind not in KINDS:
+        raise InvalidInput(f"There is no kind {kind}. Use one of {', '.join(KINDS)}")
+    return kind
