@@ -17,6 +17,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "install_skill": {"name": "intruder", "handlerCode": "echo-handler"},
     "update_skill": {"mode": "off"},
     "put_settings": {"skillsEnabled": False},
+    "add_pause": {"kind": "owner", "name": "intruder"},
     "create_key": {"name": "intruder", "scopes": ["manage"]},
 }
 """A good body for each operation that takes one; a new operation needs an entry."""
@@ -45,6 +46,7 @@ async def test_no_operation_answers_one_key_with_the_others_data(fleet: Fleet) -
         "skill_id": skill["id"],
         "name": "private",
         "key_id": id_b,
+        "kind": "skill",
     }
     before = await fingerprint(fleet)
     walked = 0
@@ -77,7 +79,7 @@ async def test_management_reaches_every_operation(fleet: Fleet) -> None:
     made = await fleet.submit(skillName="private", input={})
     key_id, _ = await fleet.key()
     known = {"execution_id": made["id"], "skill_id": skill["id"], "name": "private"}
-    known["key_id"] = key_id
+    known |= {"key_id": key_id, "kind": "skill"}
     for path, method, operation in await operations(fleet):
         request = prepared(path, method, operation, known, owner="system")
         answer = await fleet.api.request(**request)

@@ -54,6 +54,7 @@ async def test_no_request_makes_a_server_error(
         "execution_id": made["execution"]["id"],
         "name": "echo",
         "key_id": "nobody",
+        "kind": "owner",
     }
     tried = await asyncio.to_thread(attack, document, room.url, known)
     assert tried >= MUST
