@@ -270,13 +270,15 @@ class Dispatcher:
     async def _ending(
         self, ended: asyncio.Event, execution_id: UUID, owner: str | None, seconds: float
     ) -> Execution | None:
-        """Wait for the event and read the row; None when neither event nor end came in time."""
-        most = 0.0 if self.hurried else WAIT_MAX_S
+        """Wait for the event and read the row; None when neither event nor end came in time.
+
+        Whoever waits when the process is about to go is answered with the row as it stands.
+        """
         execution = None
-        if min(seconds, most) <= 0:
+        if seconds <= 0:
             return None
-        end = asyncio.get_running_loop().time() + min(seconds, most)
-        while await happens(ended, end - asyncio.get_running_loop().time()):
+        end = asyncio.get_running_loop().time() + min(seconds, WAIT_MAX_S)
+        while self.hurried or await happens(ended, end - asyncio.get_running_loop().time()):
             ended.clear()
             execution = await self.get(execution_id, owner)
             if execution.finished or self.hurried:

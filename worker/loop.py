@@ -185,7 +185,7 @@ class QueueWorker(Worker):
         if not self.allow_pick_jobs:
             return 0
         free = self.max_jobs - self.job_counter - self._reserved
-        return min(free, -(-self.max_jobs // PUMPS))
+        return max(0, min(free, -(-self.max_jobs // PUMPS)))
 
     async def _cycle(self, wanted: int) -> Taken:
         settled, self._settled = self._settled, []
