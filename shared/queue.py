@@ -177,18 +177,14 @@ class Queue:
 
     async def put(self, entries: Sequence[Entry]) -> int:
         """Enqueue and ring; return how many were new. Raises redis errors when Redis is away."""
-        by_queue: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_queue.setdefault(entry.queue, []).append(entry)
-        return sum([await self._put(name, some) for name, some in by_queue.items()])
+        return sum([await self._put(name, some) for name, some in by_queue(entries).items()])
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that are not in their queue."""
-        by_queue: dict[str, list[Entry]] = {}
-        for entry in entries:
-            by_queue.setdefault(entry.queue, []).append(entry)
         return [
-            entry for name, some in by_queue.items() for entry in await self._missing(name, some)
+            entry
+            for name, some in by_queue(entries).items()
+            for entry in await self._missing(name, some)
         ]
 
     async def _missing(self, name: str, entries: Sequence[Entry]) -> list[Entry]:
@@ -219,3 +215,11 @@ class Queue:
             told.append((entry.id, as_lua(body), due, entry.owner, step, waits, entry.attempt > 0))
         arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS, SHARE_TTL_MS, ENCODER.encode(told)]
         return int(await self._script(keys=keys, args=arguments))
+
+
+def by_queue(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Part entries by their queue, their order kept."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.queue, []).append(entry)
+    return found

@@ -50,10 +50,10 @@ async def main(settings: Settings) -> None:
             )
             for queue in settings.worker.queues
         }
-        loops = list(by_queue.values())
+        loops, pulse = list(by_queue.values()), Pulse(by_queue)
         tasks = [asyncio.create_task(loop.main(), name=loop.queue_name) for loop in loops]
         tasks += [
-            asyncio.create_task(beat(room, Pulse(by_queue)), name="presence"),
+            asyncio.create_task(beat(room, pulse), name="presence"),
             asyncio.create_task(reaper.keep(room), name="upkeep"),
             asyncio.create_task(sandbox_sweep(room), name="sandbox-sweep"),
         ]
@@ -68,7 +68,7 @@ async def main(settings: Settings) -> None:
             done, _ = await asyncio.wait({stop, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in done & set(tasks):
                 task.result()  # a loop that ends has failed: say so and go down
-            await drain(room, loops, signals)
+            await drain(room, loops, pulse, signals)
         finally:
             await end(*tasks)
 
@@ -122,9 +122,11 @@ async def opened(settings: Settings) -> "AsyncIterator[Room]":
         await redis.aclose()
 
 
-async def drain(room: Room, loops: list[QueueWorker], signals: asyncio.Semaphore) -> None:
+async def drain(
+    room: Room, loops: list[QueueWorker], pulse: Pulse, signals: asyncio.Semaphore
+) -> None:
     """Take nothing new, let what runs finish within the grace period, cut off the rest."""
-    log.info("worker.stopping", running=running(loops), grace_ms=room.settings.worker.grace_ms)
+    log.info("worker.stopping", running=pulse.running, grace_ms=room.settings.worker.grace_ms)
     for loop in loops:
         loop.stop_picking()
     again = asyncio.ensure_future(signals.acquire())
@@ -138,18 +140,13 @@ async def drain(room: Room, loops: list[QueueWorker], signals: asyncio.Semaphore
     await asyncio.wait({idle}, timeout=CUT_OFF_S)
     for waiter in (again, idle):
         waiter.cancel()
-    log.info("worker.stopped", left=running(loops))
+    log.info("worker.stopped", left=pulse.running)
 
 
 async def emptied(loops: list[QueueWorker]) -> None:
     """Return when nothing runs any more."""
     while tasks := [task for loop in loops for task in loop.tasks.values() if not task.done()]:
         await asyncio.wait(tasks)
-
-
-def running(loops: list[QueueWorker]) -> int:
-    """Count the executions under way."""
-    return sum(loop.job_counter for loop in loops)
 
 
 async def sandbox_sweep(room: Room) -> None:

@@ -1,15 +1,20 @@
 """``skillfleet pauses``: hold a queue, a skill or an owner back, and let it go on."""
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Annotated
 
+import asyncpg
 import typer
 
 from dispatcher.cli import datadir, show
 from dispatcher.cli.operate import ACTOR, AsJson, DataDir, Doors, with_doors
 from shared import pauses
+from shared.db import Pool
 from shared.errors import InvalidInput, NotFound
 from shared.pauses import KINDS, Kind
 
+Act = Callable[["Pool[asyncpg.Record]", Kind, str, str], Awaitable[bool]]
 KindName = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")]
 Name = Annotated[str, typer.Argument(help="The queue's or skill's name, or the owner's key id.")]
 
@@ -35,29 +40,26 @@ def pauses_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) ->
 
 def pauses_add(kind: KindName, name: Name, data_dir: DataDir = datadir.DEFAULT) -> None:
     """Pause it: its executions wait, what runs goes on."""
-    chosen = known(kind)
-
-    async def change(doors: Doors) -> bool:
-        done = await pauses.pause(doors.pool, chosen, name, ACTOR)
-        await doors.registry.changed()
-        return done
-
-    done = with_doors(data_dir, change)
+    done = changed(data_dir, pauses.pause, known(kind), name)
     show.talk(f"The {kind} {name} is paused." if done else f"The {kind} {name} was paused already.")
 
 
 def pauses_remove(kind: KindName, name: Name, data_dir: DataDir = datadir.DEFAULT) -> None:
     """Let it go on; its executions start within seconds."""
-    chosen = known(kind)
+    if not changed(data_dir, pauses.resume, known(kind), name):
+        raise NotFound(f"The {kind} {name} is not paused. `skillfleet pauses list` shows what is")
+    show.talk(f"The {kind} {name} goes on.")
+
+
+def changed(data_dir: Path, act: Act, kind: Kind, name: str) -> bool:
+    """Pause or resume it and tell the fleet; False when it was so already."""
 
     async def change(doors: Doors) -> bool:
-        done = await pauses.resume(doors.pool, chosen, name, ACTOR)
+        done = await act(doors.pool, kind, name, ACTOR)
         await doors.registry.changed()
         return done
 
-    if not with_doors(data_dir, change):
-        raise NotFound(f"The {kind} {name} is not paused. `skillfleet pauses list` shows what is")
-    show.talk(f"The {kind} {name} goes on.")
+    return with_doors(data_dir, change)
 
 
 def known(kind: str) -> Kind:
