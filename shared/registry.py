@@ -169,7 +169,13 @@ class Registry:
 
     async def _turn(self, token: str) -> bool:
         """Take what another process loads; False once the lock, and so the loading, is ours."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + FOLLOW_S
         while not await self._take():
+            # Before Python 3.12 the client can swallow the one cancellation that a timeout sends
+            # (asyncio.wait_for, python/cpython#86296): what goes round looks at the clock itself.
+            if loop.time() >= until:
+                raise TimeoutError("another process holds the lock and loads nothing")
             if await self._redis.set(REGISTRY_LOCK, token, nx=True, px=REGISTRY_LOCK_TTL_MS):
                 # Who had the lock may have stored a snapshot since we looked.
                 return await self._take(lock=token)

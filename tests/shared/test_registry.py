@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -12,7 +13,13 @@ from structlog.typing import EventDict
 from shared import announce, live, skills
 from shared.errors import SkillDisabled, SkillNotFound
 from shared.models import SkillUpdate
-from shared.redis import REGISTRY, REGISTRY_CHANNEL, REGISTRY_LOCK, REGISTRY_TTL_MS
+from shared.redis import (
+    REGISTRY,
+    REGISTRY_CHANNEL,
+    REGISTRY_LOCK,
+    REGISTRY_TTL_MS,
+    Listener,
+)
 from shared.registry import Registry
 from shared.snapshot import decode, encode
 from tests.factories import install, registry_of
@@ -200,6 +207,26 @@ async def test_a_loader_that_died_is_waited_for_and_then_replaced(
         await registry.snapshot()
     assert loads(logs) == 1
     assert await redis.get(REGISTRY_LOCK) == b"somebody", "another's lock is not ours to free"
+
+
+class Swallowing(Redis):
+    """Redis whose client swallows a cancellation, as asyncio.wait_for may before Python 3.12."""
+
+    async def set(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return await super().set(*args, **kwargs)
+
+
+async def test_who_follows_a_loader_stops_although_its_cancellation_got_lost(
+    pool: "asyncpg.Pool[asyncpg.Record]", redis: Redis, redis_url: str
+) -> None:
+    await redis.set(REGISTRY_LOCK, "somebody", px=60_000)
+    async with Swallowing.from_url(redis_url) as client:
+        registry = Registry(pool, client, Listener(client))
+        async with asyncio.timeout(20):
+            assert (await registry.snapshot()).by_name == {}
 
 
 async def test_a_failed_load_frees_the_lock(
