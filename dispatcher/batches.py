@@ -90,7 +90,7 @@ def prepared(
 async def created(dispatcher: "Dispatcher", asked: Sequence[Prepared]) -> dict[UUID, Made]:
     """Commit the rows, together as far as they fit one statement."""
     results = await asyncio.gather(
-        *(dispatcher.executions.create(one.new) for one in asked), return_exceptions=True
+        *(intake.commit(dispatcher.executions, one.new) for one in asked), return_exceptions=True
     )
     return {one.new.id: known(made) for one, made in zip(asked, results, strict=True)}
 

@@ -133,7 +133,7 @@ class Dispatcher:
         new, owner = prepared.new, prepared.new.api_key_id
         seconds = default_wait(prepared.limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
         with self.waiters.expecting(new.id) as ended:
-            made = await self.executions.create(new)
+            made = await intake.commit(self.executions, new)
             if isinstance(made, Existing):
                 return await self._replay(made, new, owner, seconds)
             if committed is not None:

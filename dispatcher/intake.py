@@ -12,7 +12,7 @@ from dispatcher.caller import Caller
 from dispatcher.defaults import Resolved, resolve
 from shared.digest import digest
 from shared.errors import InvalidInput, PayloadTooLarge
-from shared.executions import Created, NewExecution
+from shared.executions import Created, Executions, Existing, NewExecution
 from shared.models import Execution, Skill, SubmitRequest, trusted
 from shared.queue import Entry
 from shared.settings import Settings
@@ -111,10 +111,7 @@ def row(
     settings: Settings,
     idempotency_key: str | None,
 ) -> NewExecution:
-    """Return the row to commit; raise InvalidInput for a request that has expired already."""
-    if request.expires_at and request.expires_at <= datetime.now(UTC):
-        violation = {"pointer": "/expiresAt", "message": "lies in the past"}
-        raise InvalidInput("The request expired before it came", [violation])
+    """Return the row to commit; raise InvalidInput for one that expires before it may run."""
     if request.expires_at and request.not_before and request.expires_at <= request.not_before:
         violation = {"pointer": "/expiresAt", "message": "is not after notBefore"}
         raise InvalidInput("The request would expire before it may run", [violation])
@@ -161,7 +158,29 @@ def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
 
 def entry(new: NewExecution) -> Entry:
     """Return what the queue is told of a new row."""
-    return Entry(new.id, 0, new.queue, new.priority, new.not_before, new.api_key_id, new.skill_name)
+    return Entry(
+        new.id,
+        0,
+        new.queue,
+        new.priority,
+        new.not_before,
+        owner=new.api_key_id,
+        skill=new.skill_name,
+    )
+
+
+async def commit(executions: Executions, new: NewExecution) -> Created | Existing:
+    """Commit the row, or say whose its idempotency key is.
+
+    Raises InvalidInput for one that has expired, unless it repeats one that came in time.
+    """
+    if new.expires_at is None or new.expires_at > datetime.now(UTC):
+        return await executions.create(new)
+    held = await executions.holder(new)
+    if held is None:
+        violation = {"pointer": "/expiresAt", "message": "lies in the past"}
+        raise InvalidInput("The request expired before it came", [violation])
+    return held
 
 
 def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:

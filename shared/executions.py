@@ -176,6 +176,7 @@ RETURNING id, created_at
 KEY_HOLDERS = """
 SELECT k.owner, k.key, k.digest, k.execution_id
   FROM execution_keys k JOIN unnest($1::text[], $2::text[]) AS asked (owner, key) USING (owner, key)
+ WHERE k.expires_at > clock_timestamp()
 """
 
 RUNNABLE = """
@@ -259,6 +260,10 @@ class Executions:
                 # The key's time ran out in between, and it was deleted: it is ours to take now.
         except asyncpg.DataError as error:
             raise InvalidInput("A value of the request can't be stored") from error
+
+    async def holder(self, new: NewExecution) -> Existing | None:
+        """Say whose the row's idempotency key is, if it has one and it is anybody's."""
+        return await self._holders.submit(new) if new.key is not None else None
 
     async def claim(
         self, ids: Sequence[UUID], worker_id: str, pauses: Iterable[Pause] = ()

@@ -11,6 +11,7 @@ next entry goes before all but the first of them. Turns are small numbers; a sco
 milliseconds is an entry for later, a leased one, or one that arq's own pool put there.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,8 +61,9 @@ local function number(value) return string.format('%.17g', value) end
 """
 
 # The turn of an owner's next entry, which is then charged for it. A retry had its turn already.
+# Turns begin with 1: arq's own worker takes a score of 0 for an entry that is gone.
 TURN = """
-local virtual = tonumber(redis.call('HGET', KEYS[3], '') or 0) or 0
+local virtual = math.max(1, tonumber(redis.call('HGET', KEYS[3], '') or 1) or 1)
 local function turn(owner, step, waits, again)
   local start = virtual
   if not again then
@@ -74,8 +76,9 @@ end
 """.replace("LAST_TURN", str(int(LAST_TURN)))
 
 # KEYS: queue, bell, shares. ARGV: body TTL base, bell TTL, shares' TTL, and the entries as msgpack
-# (redis-py takes 30 µs to write eight arguments): id, body, due time in ms or 0 for now, owner,
-# step, turns that it waits, whether a retry. An entry that is in the set already is left as it is.
+# (redis-py takes 30 µs to write eight arguments): id, body, due time in ms or 0, ms until it is
+# due, owner, step, turns that it waits, whether a retry. What is due Redis's clock says, whatever
+# the writer's does. An entry that is in the set already is left as it is.
 ENQUEUE = (
     GUARD
     + """
@@ -85,10 +88,11 @@ if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('UNLINK', KEYS[3]) end
     + """
 local added, ready = 0, 0
 for _, entry in ipairs(cmsgpack.unpack(ARGV[4])) do
-  local id, body, due, owner, step, waits, again = unpack(entry)
+  local id, body, due, delay, owner, step, waits, again = unpack(entry)
+  due = math.max(due, now + delay)
   if not redis.call('ZSCORE', KEYS[1], id) then
     local score = due
-    if due == 0 then
+    if due <= now then
       score = turn(owner, step, waits, again)
       ready = ready + 1
     end
@@ -110,6 +114,7 @@ return added
 class Entry:
     """What the queue is told of a row: whose turn, when, and which attempt it waits for.
 
+    ``due_at`` is a time of the caller's choice, ``due_in_s`` a delay from when Redis hears of it.
     ``weight`` is the owner's share: with 2 it has two turns for everybody else's one.
     """
 
@@ -118,6 +123,7 @@ class Entry:
     queue: str
     priority: str
     due_at: datetime | None = None
+    due_in_s: float = 0.0
     owner: str = ""
     skill: str = ""
     weight: float = 1.0
@@ -211,8 +217,9 @@ class Queue:
                     "o": entry.owner, "s": entry.skill, "w": step, "p": waits,
                 }
             )  # fmt: skip
-            due = due if due > now else 0
-            told.append((entry.id, as_lua(body), due, entry.owner, step, waits, entry.attempt > 0))
+            delay = math.ceil(entry.due_in_s * 1000)
+            again = entry.attempt > 0
+            told.append((entry.id, as_lua(body), due, delay, entry.owner, step, waits, again))
         arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS, SHARE_TTL_MS, ENCODER.encode(told)]
         return int(await self._script(keys=keys, args=arguments))
 

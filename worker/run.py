@@ -5,7 +5,6 @@ import logging
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -126,15 +125,14 @@ async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
 
 async def ring_again(room: Room, claim: Claim, ending: Ending) -> None:
     """Enqueue the next attempt of a row that was given back."""
-    due = datetime.now(UTC) + timedelta(seconds=ending.retry_in_s) if ending.retry_in_s else None
     entry = Entry(
         claim.id,
         claim.attempt,
         claim.queue,
         claim.priority,
-        due,
-        claim.api_key_id,
-        claim.skill_name,
+        due_in_s=ending.retry_in_s,
+        owner=claim.api_key_id,
+        skill=claim.skill_name,
     )
     try:
         await room.queue.put([entry])

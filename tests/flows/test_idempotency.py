@@ -1,10 +1,17 @@
 import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
-from shared.errors import IdentityConflict
+from shared.errors import IdentityConflict, InvalidInput
 from shared.states import Status
 from tests.flows.conftest import Desk, Gate, SpawnSpecimens
+from tests.signals import until
+
+
+async def passed(moment: datetime) -> bool:
+    return datetime.now(UTC) > moment
 
 
 async def test_fifty_at_once_with_one_key_run_once_and_all_get_its_result(
@@ -38,6 +45,24 @@ async def test_a_replay_while_it_runs_joins_the_wait(
     assert second.execution.id == first.execution.id
     again = await desk.send("gate-once", gate.input, key="k", wait_s=None)
     assert again.execution == second.execution
+
+
+async def test_a_replay_after_its_time_is_answered_and_a_new_request_is_not(
+    desk: Desk, specimens: SpawnSpecimens
+) -> None:
+    await specimens()
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    first = await desk.send("echo", {"a": 1}, key="k", expires_at=soon, wait_s=30)
+    assert first.execution.status == Status.SUCCESS
+    await until(partial(passed, soon), "its time is over")
+    again = await desk.send("echo", {"a": 1}, key="k", expires_at=soon)
+    assert (again.replayed, again.execution) == (True, first.execution)
+    with pytest.raises(IdentityConflict):
+        await desk.send("echo", {"a": 2}, key="k", expires_at=soon)
+    for key in ("other", None):
+        with pytest.raises(InvalidInput, match="expired before it came"):
+            await desk.send("echo", {"a": 1}, key=key, expires_at=soon)
+    assert await desk.dispatcher.count() == 1
 
 
 async def test_one_key_for_two_requests_is_a_conflict(

@@ -1,4 +1,5 @@
 import pickle
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,6 +26,11 @@ def entry(**changes: Any) -> Entry:
             **changes,
         }
     )
+
+
+async def now_ms(redis: Redis) -> int:
+    seconds, micros = await redis.time()
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def order(redis: Redis, queue: str = "direct") -> list[str]:
@@ -77,6 +83,29 @@ async def test_an_entry_for_later_comes_when_it_is_due_and_rings_nobody(redis: R
     assert 0 <= score - due.timestamp() * 1000 <= 2, "never before the row's own time"
     assert not await redis.exists(bell_key("direct"))
     assert await redis.pttl(f"arq:job:{later.id}") > ENTRY_TTL_MS + 7_000_000
+
+
+@pytest.mark.parametrize("wrong_s", [-7200, 7200])
+async def test_redis_says_what_is_due_whatever_the_writer_s_clock_says(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, wrong_s: int
+) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    true = time.time
+    monkeypatch.setattr("time.time", lambda: true() + wrong_s)
+    at, after = entry(due_at=due), entry(attempt=1, due_in_s=60)
+    before = await now_ms(redis)
+    await Queue(redis).put([at, after])
+    found = await redis.zmscore(queue_key("direct"), [at.id, after.id])
+    assert 0 <= found[0] - due.timestamp() * 1000 <= 2
+    assert before + 60_000 <= found[1] <= await now_ms(redis) + 60_000
+
+
+async def test_no_turn_is_a_score_of_zero_which_arq_s_own_worker_takes_for_no_entry(
+    redis: Redis,
+) -> None:
+    first = entry(priority="high")
+    await Queue(redis).put([first])
+    assert await redis.zscore(queue_key("direct"), first.id) > 0
 
 
 async def test_what_is_missing_from_its_queue_is_told_also_when_its_body_is_left(
