@@ -89,10 +89,9 @@ def prepared(
 
 async def created(dispatcher: "Dispatcher", asked: Sequence[Prepared]) -> dict[UUID, Made]:
     """Commit the rows, together as far as they fit one statement."""
-    results = await asyncio.gather(
-        *(intake.commit(dispatcher.executions, one.new) for one in asked), return_exceptions=True
-    )
-    return {one.new.id: known(made) for one, made in zip(asked, results, strict=True)}
+    rows = [one.new for one in asked]
+    made = await intake.commit_many(dispatcher.executions, rows)
+    return {new.id: known(one) for new, one in zip(rows, made, strict=True)}
 
 
 def known(made: Created | Existing | BaseException) -> Made:

@@ -1,5 +1,7 @@
 """From a request to a row: which skill, whether the input will do, what goes into the table."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -21,7 +23,7 @@ from shared.states import Status
 from shared.validators import Validators
 from shared.versions import split
 
-GIVEN = tuple(name for name in Execution.model_fields if name in NewExecution.__slots__)
+GIVEN = tuple(name for name in Execution.model_fields if name in NewExecution._fields)
 BLANK: dict[str, Any] = {
     **dict.fromkeys(name for name in Execution.model_fields if name not in GIVEN),
     "status": Status.PENDING,
@@ -174,13 +176,33 @@ async def commit(executions: Executions, new: NewExecution) -> Created | Existin
 
     Raises InvalidInput for one that has expired, unless it repeats one that came in time.
     """
-    if new.expires_at is None or new.expires_at > datetime.now(UTC):
+    if not expired(new):
         return await executions.create(new)
     held = await executions.holder(new)
     if held is None:
         violation = {"pointer": "/expiresAt", "message": "lies in the past"}
         raise InvalidInput("The request expired before it came", [violation])
     return held
+
+
+async def commit_many(
+    executions: Executions, news: Sequence[NewExecution]
+) -> list[Created | Existing | BaseException]:
+    """Commit many rows, together as far as they fit one statement; each has its own answer."""
+    late = [new for new in news if expired(new)]
+    if not late:
+        return await executions.create_many(news)
+    held = await asyncio.gather(*(commit(executions, new) for new in late), return_exceptions=True)
+    answers = dict(zip((new.id for new in late), held, strict=True))
+    timely = [new for new in news if new.id not in answers]
+    made = await executions.create_many(timely)
+    answers |= zip((new.id for new in timely), made, strict=True)
+    return [answers[new.id] for new in news]
+
+
+def expired(new: NewExecution) -> bool:
+    """Tell whether the time of a row to be is over."""
+    return new.expires_at is not None and new.expires_at <= datetime.now(UTC)
 
 
 def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:

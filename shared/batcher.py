@@ -41,11 +41,15 @@ class Batcher(Generic[Row, Result]):
 
     async def submit(self, row: Row) -> Result:
         """Hand in a row; return its result once committed, or raise what its batch met."""
+        return await self.hand_in(row)
+
+    def hand_in(self, row: Row) -> "asyncio.Future[Result]":
+        """Hand in a row; the future has what ``submit`` returns or raises."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._rows.append((row, future))
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="batcher")
-        return await future
+        return future
 
     async def drain(self) -> None:
         """Wait until everything handed in so far is answered."""

@@ -1,14 +1,14 @@
 """The three writes of an execution's life: create, claim, finish. There are no others.
 
 Each is one statement over ``unnest`` for all rows that arrived together, each states the state it
-expects, and zero rows changed means that somebody else was first.
+expects, and zero rows changed means that somebody else was first. What goes in and out is tuples
+in the statements' order: thousands of them are made in a second.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -20,8 +20,7 @@ from shared.pauses import Pause, names, unpaused
 from shared.states import Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewExecution:
+class NewExecution(NamedTuple):
     """A row to be: what the request said, with the skill's and handler's defaults resolved.
 
     ``input`` is JSON text; ``key`` the idempotency key, unique for its owner for ``key_ttl_ms``.
@@ -53,23 +52,20 @@ class NewExecution:
     key_ttl_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(NamedTuple):
     """The row is committed."""
 
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Existing:
+class Existing(NamedTuple):
     """The idempotency key belongs to an execution already, made from a request of this digest."""
 
     execution_id: UUID
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(NamedTuple):
     """A row that is ours to run: this attempt, on this worker."""
 
     id: UUID
@@ -94,8 +90,7 @@ class Claim:
     priority: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(NamedTuple):
     """How an attempt ended. ``pending`` gives the row back, to be run again after ``retry_in_s``.
 
     ``output`` and ``history`` are JSON text; history is this attempt's entry, for failed ones.
@@ -196,7 +191,7 @@ UPDATE skill_executions e
    SET status = 'running', attempt = e.attempt + 1, worker_id = $2, retry_at = NULL,
        started_at = clock_timestamp()
   FROM free WHERE e.id = free.id
-RETURNING {", ".join(f"e.{field.name}" for field in fields(Claim))}
+RETURNING {", ".join(f"e.{name}" for name in Claim._fields)}
 """
 
 CANCELLED = "The execution was cancelled"
@@ -232,9 +227,6 @@ UPDATE skill_executions e
 RETURNING e.id, e.attempt, e.status
 """
 
-values_of = attrgetter(*(field.name for field in fields(NewExecution)))
-ending_of = attrgetter(*(field.name for field in fields(Ending)))
-
 
 class Executions:
     """The doors, over one pool. Rows that arrive together are written together."""
@@ -253,13 +245,25 @@ class Executions:
         Raises Unavailable, and InvalidInput for a value that Postgres can't hold.
         """
         try:
-            while True:
-                made = await self._creates.submit(new) or await self._holders.submit(new)
-                if made is not None:
-                    return made
-                # The key's time ran out in between, and it was deleted: it is ours to take now.
+            return await self._creates.submit(new) or await self._keyed(new)
         except asyncpg.DataError as error:
-            raise InvalidInput("A value of the request can't be stored") from error
+            raise refused() from error
+
+    async def create_many(
+        self, news: Sequence[NewExecution]
+    ) -> "list[Created | Existing | BaseException]":
+        """Do what ``create`` does with many rows at once: each one's answer, or its error."""
+        made = await asyncio.gather(*map(self._creates.hand_in, news), return_exceptions=True)
+        keyed = [new for new, one in zip(news, made, strict=True) if one is None]
+        held = iter(await asyncio.gather(*map(self._keyed, keyed), return_exceptions=True))
+        return [
+            next(held) if one is None else refused() if isinstance(one, asyncpg.DataError) else one
+            for one in made
+        ]
+
+    async def _keyed(self, new: NewExecution) -> Created | Existing:
+        # Without a holder the key's time ran out in between: it is ours to take now.
+        return await self._holders.submit(new) or await self.create(new)
 
     async def holder(self, new: NewExecution) -> Existing | None:
         """Say whose the row's idempotency key is, if it has one and it is anybody's."""
@@ -275,7 +279,7 @@ class Executions:
         if not ids:
             return {}
         taken = await self._fetch(CLAIM, ids, worker_id, self._offered, *names(pauses))
-        return {row["id"]: Claim(**row) for row in taken}
+        return {claim.id: claim for claim in map(Claim._make, taken)}
 
     async def finish(self, ending: Ending) -> Status | None:
         """End or hand back an attempt; return the status written.
@@ -291,7 +295,7 @@ class Executions:
         await self._finishes.drain()
 
     async def _create(self, rows: Sequence[NewExecution]) -> list[Created | None]:
-        columns = list(zip(*map(values_of, rows), strict=True))
+        columns = list(zip(*rows, strict=True))
         keyed = any(row.key is not None for row in rows)
         arguments = columns if keyed else columns[:WIDTH]
         made = await self._fetch(CREATE_KEYED if keyed else CREATE, *arguments)
@@ -305,7 +309,7 @@ class Executions:
         return [held.get((row.api_key_id, row.key)) for row in rows]
 
     async def _finish(self, rows: Sequence[Ending]) -> list[Status | None]:
-        columns = list(zip(*map(ending_of, rows), strict=True))
+        columns = list(zip(*rows, strict=True))
         ended = await self._fetch(FINISH, *columns)
         written = {(row["id"], row["attempt"]): Status(row["status"]) for row in ended}
         return [written.get((row.id, row.attempt)) for row in rows]
@@ -314,3 +318,8 @@ class Executions:
         async with reaching(), self._pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
             found: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
             return found
+
+
+def refused() -> InvalidInput:
+    """Return the error of a row that Postgres can't hold."""
+    return InvalidInput("A value of the request can't be stored")

@@ -11,7 +11,6 @@ from unittest.mock import patch
 from uuid import UUID
 
 import asyncpg
-import structlog
 from redis.asyncio import Redis
 from uuid_utils.compat import uuid7
 
@@ -164,7 +163,7 @@ def context_of(settings: Settings, deadline: float, **changes: Any) -> Context:
         "provider": None,
         "model": None,
         "deadline": deadline,
-        "log": structlog.get_logger("skill"),
+        "skill": "skill",
         "settings": settings,
         "workspace": Workspace(settings.data.dir, "key-1", settings.max.file_bytes),
         "sandbox": Sandbox(settings, "worker-test"),

@@ -5,7 +5,6 @@ import inspect
 import threading
 from collections.abc import Mapping
 from contextvars import copy_context
-from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -253,7 +252,7 @@ def refused(error: ExecutionFailed, limit: int) -> Outcome:
         nothing_ran=error.nothing_ran,
     )
     if isinstance(error, Retry):
-        return replace(outcome, retry_after_s=error.after_s)
+        return outcome._replace(retry_after_s=error.after_s)
     return outcome
 
 

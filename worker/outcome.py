@@ -1,7 +1,7 @@
 """What an attempt came to, before anybody decides whether it is tried again."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.errors import ErrorCode
 from shared.logging import SECRET_TEXT
@@ -15,8 +15,7 @@ MESSAGE_LENGTH = 500
 HOST_PATH = re.compile(r"(?<![\w./:~-])/(?:[^\s/:'\"]+/)*[^\s/:'\",;)]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The end of one attempt. ``output`` is JSON text, also kept beside an error.
 
     ``retryable`` was a transient failure; ``nothing_ran`` had no effect at all; ``stopped`` was cut

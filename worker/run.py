@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
@@ -88,7 +87,7 @@ async def run_claim(room: Room, claim: Claim, snapshot: Snapshot) -> Ending | No
     if written is None:
         log.warning("execution.fenced", reason="another attempt has begun, or the row is gone")
         return None
-    ending = replace(ending, status=written)
+    ending = ending._replace(status=written)
     log.log(
         logging.DEBUG if written is Status.SUCCESS else logging.INFO,
         "execution.finished",
@@ -107,6 +106,7 @@ async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
     schema: Validator | None = room.validators.of(skill, "output") if skill else None
     context = Context(
         execution_id=claim.id,
+        skill=claim.skill_name,
         attempt=claim.attempt,
         max_retries=claim.max_retries,
         api_key_id=claim.api_key_id,
@@ -115,7 +115,6 @@ async def attempted(room: Room, claim: Claim, snapshot: Snapshot) -> Outcome:
         provider=claim.provider,
         model=claim.model,
         deadline=asyncio.get_running_loop().time() + limit_ms / 1000,
-        log=structlog.get_logger("skill").bind(skill=claim.skill_name),
         settings=room.settings,
         workspace=Workspace(room.settings.data.dir, claim.api_key_id, room.settings.max.file_bytes),
         sandbox=room.sandbox,
@@ -142,8 +141,7 @@ async def ring_again(room: Room, claim: Claim, ending: Ending) -> None:
 
 def unstorable(ending: Ending) -> Ending:
     """Return an ending for a row whose own Postgres would not take."""
-    return replace(
-        ending,
+    return ending._replace(
         status=Status.ERROR,
         output=None,
         error_code=ErrorCode.INTERNAL,

@@ -6,7 +6,6 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-import structlog
 from pydantic import BaseModel
 
 from shared.errors import ErrorCode, ExecutionFailed, InvalidInput
@@ -34,7 +33,7 @@ def surroundings(workspace: Workspace) -> Context:
         provider=None,
         model=None,
         deadline=0.0,
-        log=structlog.get_logger(),
+        skill="s",
         settings=Settings(),
         workspace=workspace,
         sandbox=cast("Any", None),

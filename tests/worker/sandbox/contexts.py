@@ -4,7 +4,6 @@ import asyncio
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-import structlog
 from pydantic import BaseModel
 
 from shared.settings import Settings
@@ -27,7 +26,7 @@ def make_context(
         provider=None,
         model=None,
         deadline=asyncio.get_running_loop().time() + seconds,
-        log=structlog.get_logger(),
+        skill="s",
         settings=settings,
         workspace=cast("Workspace", None),
         sandbox=sandbox,
