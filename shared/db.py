@@ -42,6 +42,7 @@ async def connect(settings: Settings, *, name: str) -> "Pool[asyncpg.Record]":
             max_size=settings.database.pool_size,
             command_timeout=settings.database.statement_timeout_ms / 1000 + 5,
             init=prepare,
+            reset=leave,
             server_settings={
                 "application_name": name,
                 "statement_timeout": str(settings.database.statement_timeout_ms),
@@ -74,6 +75,14 @@ async def prepare(connection: Any) -> None:
     await connection.set_type_codec(
         "jsonb", encoder=encode, decoder=from_json, schema="pg_catalog", format="text"
     )
+
+
+async def leave(_: Any) -> None:
+    """Reset nothing when a connection goes back: what asyncpg would is a round trip a statement.
+
+    Nothing of ours outlives its transaction in a session: no LISTEN, no advisory lock, SET LOCAL
+    only. A transaction that was left open asyncpg rolls back all the same.
+    """
 
 
 def encode(value: object) -> str:

@@ -1,14 +1,16 @@
 """Logs: one JSON object a line, or a readable form on a terminal; secrets never.
 
-Bind ``execution_id`` with ``structlog.contextvars`` and it stands on every line of that attempt,
-the lines of libraries included.
+What is bound with ``structlog.contextvars``, and the attempt under way, stand on every line, the
+lines of libraries included.
 """
 
 import logging
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextvars import ContextVar
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -27,10 +29,15 @@ SECRET_TEXT = re.compile(
 QUIET = ("arq", "httpx", "httpcore", "aiodocker", "asyncio", "uvicorn.access", "alembic")
 
 
+ATTEMPT: ContextVar[tuple[UUID, str, int] | None] = ContextVar("attempt", default=None)
+"""The attempt under way: execution, skill, number. Three bound variables cost three times that."""
+
+
 def configure(settings: Settings, room: str) -> None:
     """Set up structlog and the standard library's loggers; ``room`` stands on each line."""
     shared = [
         structlog.contextvars.merge_contextvars,
+        add_attempt,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -74,6 +81,13 @@ def configure(settings: Settings, room: str) -> None:
     root.setLevel(settings.log.level.upper())
     for name in QUIET:
         logging.getLogger(name).setLevel("WARNING")
+
+
+def add_attempt(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Name the attempt under way."""
+    if (attempt := ATTEMPT.get()) is not None:
+        event["execution_id"], event["skill"], event["attempt"] = str(attempt[0]), *attempt[1:]
+    return event
 
 
 def add_room(room: str) -> Any:

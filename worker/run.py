@@ -13,6 +13,7 @@ from shared import presence, stale
 from shared.db import LOST
 from shared.errors import ErrorCode, Unavailable
 from shared.executions import Claim, Ending
+from shared.logging import ATTEMPT
 from shared.pauses import Pause
 from shared.queue import Entry
 from shared.redis import AWAY
@@ -57,9 +58,7 @@ async def take(room: Room, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
 
 async def run(room: Room, claim: Claim, snapshot: Snapshot) -> UUID | None:
     """Run what was claimed; return its id when it has ended, which is to be made known."""
-    structlog.contextvars.bind_contextvars(
-        execution_id=str(claim.id), skill=claim.skill_name, attempt=claim.attempt
-    )
+    ATTEMPT.set((claim.id, claim.skill_name, claim.attempt))
     try:
         ending = await run_claim(room, claim, snapshot)
     finally:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 import structlog
 
-from shared.logging import MASK, configure
+from shared.logging import ATTEMPT, MASK, configure
 from tests.factories import make_settings
 
 
@@ -68,9 +69,16 @@ def test_a_line_is_one_json_object_with_time_level_room_and_logger(log: Any, lin
 async def test_what_is_bound_stands_on_lines_of_libraries_and_tasks_and_threads_too(
     log: Any, lines: Lines
 ) -> None:
-    with structlog.contextvars.bound_contextvars(execution_id="e-1"):
-        await asyncio.create_task(asyncio.to_thread(logging.getLogger("lib").warning, "x %s", 1))
-    assert (lines.last["execution_id"], lines.last["event"]) == ("e-1", "x 1")
+    execution_id = uuid4()
+
+    async def attempt() -> None:
+        ATTEMPT.set((execution_id, "echo", 2))
+        with structlog.contextvars.bound_contextvars(request_id="r-1"):
+            await asyncio.to_thread(logging.getLogger("lib").warning, "x %s", 1)
+
+    await asyncio.create_task(attempt())
+    named = {"execution_id": str(execution_id), "skill": "echo", "attempt": 2}
+    assert lines.last.items() >= {**named, "request_id": "r-1", "event": "x 1"}.items()
     log.info("after")
     assert "execution_id" not in lines.last
 
