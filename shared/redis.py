@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisError
 
+from shared.connections import steady
 from shared.errors import ConfigurationError
 from shared.settings import Settings
 from shared.tasks import end
@@ -87,6 +88,7 @@ def connect(settings: Settings) -> Redis:
         )
     except ValueError as error:
         raise ConfigurationError(f"SKILLS_REDIS_URL is not a Redis URL: {error}") from error
+    steady(client.connection_pool)
     return client
 
 
