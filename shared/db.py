@@ -45,6 +45,8 @@ async def connect(settings: Settings, *, name: str) -> "Pool[asyncpg.Record]":
             reset=leave,
             server_settings={
                 "application_name": name,
+                # Planning takes longer than most statements of ours do (docs/decisions.md).
+                "plan_cache_mode": "force_generic_plan",
                 "statement_timeout": str(settings.database.statement_timeout_ms),
             },
         )
@@ -109,6 +111,21 @@ async def transaction(pool: "Pool[asyncpg.Record]") -> AsyncIterator[Any]:
         pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection,
         connection.transaction(),
     ):
+        yield connection
+
+
+@asynccontextmanager
+async def surveying(pool: "Pool[asyncpg.Record]") -> AsyncIterator[Any]:
+    """Give a connection for reads of many rows, whose best plan depends on what is asked for.
+
+    Raises Unavailable when there is none to be had.
+    """
+    async with (
+        reaching(),
+        pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection,
+        connection.transaction(readonly=True),
+    ):
+        await connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         yield connection
 
 

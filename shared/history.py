@@ -8,9 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching
+from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching, surveying
 from shared.models import Execution, trusted
-from shared.states import Status
+from shared.states import TERMINAL, Status
 
 FIELDS = ", ".join(Execution.model_fields)
 
@@ -70,7 +70,9 @@ class Filter:
             "api_key_id = ${}": self.owner,
             "skill_id = ${}": self.skill_id,
             "skill_name = ${}": self.skill_name,
-            "status = ${}": self.status,
+            # The index has the status of what has ended, and NULL for what has not.
+            "ended = ${}": self.status if self.status in TERMINAL else None,
+            "ended IS NULL AND status = ${}": None if self.status in TERMINAL else self.status,
             "session_id = ${}": self.session_id,
             # Ids begin with their time: the range lets Postgres skip whole partitions.
             "id >= execution_id_floor(${})": self.since,
@@ -102,14 +104,20 @@ async def page(
 
     Inputs and outputs beyond PAGE_BYTES in all are replaced by ``{"truncated": true}``.
     """
+    statement, arguments = paging(narrowed, limit, before, offset)
+    async with surveying(pool) as connection:
+        return [from_row(row) for row in await connection.fetch(statement, *arguments)]
+
+
+def paging(narrowed: Filter, limit: int, before: UUID | None, offset: int) -> tuple[str, list[Any]]:
+    """Return the statement of a page and its arguments."""
     condition, arguments = narrowed.where()
     if before is not None:
         arguments.append(before)
         condition += f" AND id < ${len(arguments)}"
     arguments += [limit, offset]
     statement = PAGE.format(condition=condition, limit=len(arguments) - 1, offset=len(arguments))
-    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
-        return [from_row(row) for row in await connection.fetch(statement, *arguments)]
+    return statement, arguments
 
 
 async def many(pool: "Pool[asyncpg.Record]", ids: Sequence[UUID]) -> dict[UUID, Execution]:
@@ -122,7 +130,7 @@ async def many(pool: "Pool[asyncpg.Record]", ids: Sequence[UUID]) -> dict[UUID, 
 async def count(pool: "Pool[asyncpg.Record]", narrowed: Filter) -> int:
     """Count the executions that the filter leaves; as slow as they are many."""
     condition, arguments = narrowed.where()
-    async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
+    async with surveying(pool) as connection:
         statement = f"SELECT count(*) FROM skill_executions WHERE {condition}"
         return int(await connection.fetchval(statement, *arguments))
 

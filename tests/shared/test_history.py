@@ -3,9 +3,11 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from pydantic_core import from_json
 from uuid_utils.compat import uuid7
 
 from shared import history
+from shared.db import surveying
 from shared.executions import Ending, Executions
 from shared.history import Filter
 from shared.states import Status
@@ -98,3 +100,41 @@ async def test_only_ended_executions_count_as_finished(
         await claim_one(executions, new.id, "w")
     await executions.finish(Ending(id=ids[0].id, attempt=1, worker_id="w", status=Status.TIMEOUT))
     assert await history.finished(pool, [new.id for new in ids]) == [ids[0].id]
+
+
+MANY_ROWS = """
+INSERT INTO skill_executions (id, skill_id, skill_name, skill_version, handler, api_key_id, caller,
+       input, max_retries, idempotent, retry_on_timeout, queue, priority, status, attempt)
+SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - n), 12, '0')
+        || '7000800000' || lpad(to_hex(n), 10, '0'))::uuid,
+       $1, 's', '1.0.0', 'echo', 'key-' || n % 100, 'rest', '{}', 0, false, false, 'direct',
+       'normal', CASE WHEN n % 300 = 0 THEN 'error' ELSE 'success' END, 1
+  FROM generate_series(1, 30000) AS n
+"""
+
+
+async def test_a_page_reads_little_of_a_large_table_whatever_it_is_narrowed_to(
+    pool: "asyncpg.Pool[asyncpg.Record]",
+) -> None:
+    skill, other = uuid7(), uuid7()
+    await pool.execute(MANY_ROWS, skill)
+    await pool.execute("ANALYZE skill_executions")
+    size = await pool.fetchval(
+        "SELECT sum(pg_relation_size(inhrelid)) / 8192 FROM pg_inherits "
+        "WHERE inhparent = 'skill_executions'::regclass"
+    )
+    for narrowed in (
+        Filter(),
+        Filter(owner="key-7"),
+        Filter(skill_id=skill),
+        Filter(skill_id=other),
+        *(Filter(skill_id=skill, status=status) for status in Status),
+        *(Filter(skill_id=other, status=status) for status in Status),
+    ):
+        statement, arguments = history.paging(narrowed, 50, None, 0)
+        async with surveying(pool) as connection:
+            explained = await connection.fetchval(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *arguments
+            )
+        plan = from_json(explained)[0]["Plan"]
+        assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < size / 4, narrowed
