@@ -63,6 +63,7 @@ async def serve(settings: Settings, listener: socket.socket) -> None:
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             http=Bounded,
             ws="none",
             timeout_graceful_shutdown=int(GRACE_S),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from dispatcher import openapi, problems
+from dispatcher import express, openapi, problems
 from dispatcher.auth import Gate, management_digest
 from dispatcher.dispatcher import Dispatcher
 from dispatcher.edge import Edge
@@ -57,11 +57,12 @@ def create_app(settings: Settings) -> FastAPI:
         telemetry=NO_TELEMETRY,
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]  # as FastAPI's docs
-    app.add_middleware(Edge)
     problems.register(app)
     for routes in (executions, batches, cancels, operate, pauses, skills, health, docs):
         routes.register(app)
     check_scopes(app)
+    express.register(app)
+    app.add_middleware(Edge)  # the last one added is the outermost
     return app
 
 

@@ -4,22 +4,22 @@ import re
 import time
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uuid_utils.compat import uuid7
+from uuid_utils import uuid7
 
 from dispatcher import problems
+from shared.logging import asked
 
 log = structlog.get_logger(__name__)
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-SAFE_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+SAFE_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
 
 
 class Edge:
@@ -35,7 +35,7 @@ class Edge:
             return
         request = Request(scope)
         reply = Reply(send, request_id(request), silent=request.method == "HEAD")
-        with structlog.contextvars.bound_contextvars(request_id=reply.request_id):
+        with asked(reply.request_id):
             # HEAD is GET without the body, so it meets the same guard and answers the same headers.
             inner = {**scope, "method": "GET"} if reply.silent else scope
             began = time.perf_counter()
@@ -63,10 +63,10 @@ class Reply:
         """Send one message; a body is left out where there must be none."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self.request_id
-            for name, value in SAFE_HEADERS.items():
-                headers.setdefault(name, value)
+            sent = {name for name, _ in message["headers"]}
+            safe = (header for header in SAFE_HEADERS if header[0] not in sent)
+            named = (b"x-request-id", self.request_id.encode())
+            message = {**message, "headers": [*message["headers"], *safe, named]}
         elif message["type"] == "http.response.body" and self.silent:
             message = {**message, "body": b""}
         await self._send(message)

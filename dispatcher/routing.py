@@ -76,14 +76,19 @@ class Guarded(APIRoute):
 
         async def guarded(request: Request) -> Response:
             if scope is not None and scope != PUBLIC:
-                caller: Caller = await request.app.state.gate.authenticate(request.headers)
-                caller.require(scope)
-                request.state.caller = caller
+                request.state.caller = await admit(request, scope)
             if model is not None:
                 request = Parsed(request, await read(request, model))
             return await handle(request)
 
         return guarded
+
+
+async def admit(request: Request, scope: str) -> Caller:
+    """Return the caller; raise Unauthenticated, or Forbidden when it lacks the scope."""
+    caller: Caller = await request.app.state.gate.authenticate(request.headers)
+    caller.require(scope)
+    return caller
 
 
 class Parsed(Request):

@@ -6,6 +6,7 @@ uvicorn's inside is in this module: ``pipeline``, ``parser``, ``transport``, ``l
 """
 
 import asyncio
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -20,12 +21,44 @@ HEAD_S = 30.0
 Between requests uvicorn's own keep-alive limit counts."""
 
 
+class Corked:
+    """A transport that sends together what is written in one turn of the loop.
+
+    One system call for an answer's head and body, and one wake-up of whoever reads it.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Do everything else as the transport does, once what was written before is sent."""
+        self._send()
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Tell whether the transport is closing."""
+        return self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        """Send with whatever else is written now."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def _send(self) -> None:
+        written, self._written = self._written, []
+        if written and not self._transport.is_closing():
+            self._transport.writelines(written)
+
+
 class Bounded(HttpToolsProtocol):
     """Uvicorn's protocol, refusing heads without end, endless pipelines and slow headers."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Begin to wait for the first request."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
         self._unseen = 0
         self._progress = False
         self._patience: asyncio.TimerHandle | None = None

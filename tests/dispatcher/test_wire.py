@@ -8,7 +8,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from dispatcher import wire
-from dispatcher.wire import MAX_HEAD_BYTES, MAX_PIPELINED, Bounded
+from dispatcher.wire import MAX_HEAD_BYTES, MAX_PIPELINED, Bounded, Corked
 from tests.signals import until
 
 PORTION = 16 * 1024
@@ -167,3 +167,37 @@ async def test_a_websocket_is_not_offered(port: int) -> None:
     )
     assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
     writer.close()
+
+
+class Recorder:
+    """A transport that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def writelines(self, data: list[bytes]) -> None:
+        self.told.append(b"".join(data))
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+async def test_what_is_written_in_one_turn_goes_out_together_and_before_what_follows() -> None:
+    recorder = Recorder()
+    corked = Corked(recorder, asyncio.get_running_loop())  # type: ignore[arg-type]
+    for part in (b"head ", b"body"):
+        corked.write(part)
+    assert recorder.told == []
+    await asyncio.sleep(0)
+    assert recorder.told == [b"head body"]
+    corked.write(b"last")
+    corked.close()
+    assert recorder.told == [b"head body", b"last", "close"]
+    recorder.closing = True
+    corked.write(b"too late")
+    await asyncio.sleep(0)
+    assert recorder.told == [b"head body", b"last", "close"]
