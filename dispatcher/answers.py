@@ -6,7 +6,17 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, Field, SkipValidation, model_validator
 
-from shared.models import Execution, KeyedSubmit, Model, Scope, Skill, Text
+from shared.models import (
+    Concurrency,
+    Execution,
+    KeyedSubmit,
+    Model,
+    RateLimit,
+    Scope,
+    Skill,
+    Text,
+    Weight,
+)
 
 T = TypeVar("T")
 
@@ -124,12 +134,19 @@ class SkillPage(Page[Skill]):
 
 
 class ApiKey(Model):
-    """An API key without the key: ``id`` is the owner of what is done with it."""
+    """An API key without the key: ``id`` is the owner of what is done with it.
+
+    ``concurrencyLimit`` is how many of its executions run at once, ``rateLimit`` how many it may
+    submit in a minute, ``weight`` its share of the turns where many wait (1 is everybody's).
+    """
 
     id: str
     name: str
     scopes: list[str]
     allowed_skills: list[str] | None
+    concurrency_limit: int | None
+    rate_limit: int | None
+    weight: float
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -153,6 +170,26 @@ class ApiKeyCreate(Model):
     scopes: list[Scope] = Field(min_length=1, max_length=16)
     allowed_skills: list[Text] | None = Field(None, max_length=1000)
     expires_at: AwareDatetime | None = None
+    concurrency_limit: Concurrency | None = None
+    rate_limit: RateLimit | None = None
+    weight: Weight = 1.0
+
+
+class ApiKeyChange(Model):
+    """The body of ``PUT /api/skills/keys/{id}``: only what is sent changes; null means no limit."""
+
+    name: Text | None = None
+    concurrency_limit: Concurrency | None = None
+    rate_limit: RateLimit | None = None
+    weight: Weight | None = None
+
+    @model_validator(mode="after")
+    def complete(self) -> "ApiKeyChange":
+        """Refuse null where it would mean nothing."""
+        for field in ("name", "weight"):
+            if field in self.model_fields_set and getattr(self, field) is None:
+                raise ValueError(f"{field} can't be null; leave it out to keep it")
+        return self
 
 
 class Health(Model):

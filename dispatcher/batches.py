@@ -48,6 +48,9 @@ async def accept(
     """
     snapshot = await dispatcher.ready()
     asked = [prepared(dispatcher, snapshot, item, caller) for item in items]
+    fit = [one for one in asked if isinstance(one, Prepared)]
+    refusals = await dispatcher.limits.refusals(snapshot, fit)
+    asked = [refusals.get(one.new.id, one) if isinstance(one, Prepared) else one for one in asked]
     made = await created(dispatcher, [one for one in asked if isinstance(one, Prepared)])
     fresh = [
         one for one in asked if isinstance(one, Prepared) and isinstance(made[one.new.id], Created)
@@ -107,7 +110,7 @@ def known(made: Created | Existing | BaseException) -> Made:
 async def rung(dispatcher: "Dispatcher", fresh: Sequence[Prepared]) -> dict[str, Warnings]:
     """Enqueue the new rows; return the warnings of each handler's executions."""
     skills = {one.new.handler: one.skill for one in fresh}
-    told = await dispatcher.ring([one.new for one in fresh]) if fresh else ()
+    told = await dispatcher.ring(fresh) if fresh else ()
     if told:
         return dict.fromkeys(skills, told)
     try:

@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 from dispatcher import batches, intake
 from dispatcher.caller import LIBRARY, Caller
 from dispatcher.intake import Prepared
+from dispatcher.limits import Limits
 from dispatcher.offers import Offers
 from dispatcher.submission import UNREADABLE, UNRUNG, Submission
 from dispatcher.waits import CANCEL_WAIT_S, WAIT_MAX_S, default_wait, happens
@@ -67,6 +68,7 @@ class Dispatcher:
         self.validators = Validators()
         self.offers = Offers(pool)
         self._queue = Queue(redis)
+        self.limits = Limits(redis, self._queue, self.executions)
         self.hurried = False
         self._rings: Batcher[Entry, None] = Batcher(self._ring_all)
 
@@ -127,9 +129,12 @@ class Dispatcher:
 
         ``committed`` is given the id as soon as there is a new row, which is not so for a replay.
         Raises SwitchedOff, SkillNotFound, SkillDisabled, InvalidInput, PayloadTooLarge,
-        IdentityConflict, or Unavailable before the commit; nothing after it.
+        RateLimited, QueueFull, IdentityConflict, or Unavailable before the commit; nothing after.
         """
-        prepared = self.prepare(await self.ready(), request, caller, idempotency_key)
+        snapshot = await self.ready()
+        prepared = self.prepare(snapshot, request, caller, idempotency_key)
+        for refusal in (await self.limits.refusals(snapshot, [prepared])).values():
+            raise refusal
         new, owner = prepared.new, prepared.new.api_key_id
         seconds = default_wait(prepared.limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
         with self.waiters.expecting(new.id) as ended:
@@ -138,7 +143,7 @@ class Dispatcher:
                 return await self._replay(made, new, owner, seconds)
             if committed is not None:
                 committed.set_result([new.id])
-            warnings = await self._ring(new)
+            warnings = await self._ring(prepared)
             if not warnings:
                 try:
                     warnings = await self.offers.warnings(prepared.skill)
@@ -292,21 +297,22 @@ class Dispatcher:
             raise IdentityConflict
         return Submission(await self.wait(held.execution_id, seconds, owner), replayed=True)
 
-    async def _ring(self, new: NewExecution) -> tuple[dict[str, str], ...]:
+    async def _ring(self, prepared: Prepared) -> tuple[dict[str, str], ...]:
         """Enqueue a committed row; a Redis that is away makes a warning, and the sweep rings."""
         try:
-            await self._rings.submit(intake.entry(new))
+            await self._rings.submit(intake.entry(prepared))
         except AWAY as error:
-            log.warning("queue.ring.failed", execution_id=str(new.id), error=type(error).__name__)
+            execution_id = str(prepared.new.id)
+            log.warning("queue.ring.failed", execution_id=execution_id, error=type(error).__name__)
             return (UNRUNG,)
         return ()
 
-    async def ring(self, news: Sequence[NewExecution]) -> tuple[dict[str, str], ...]:
+    async def ring(self, made: Sequence[Prepared]) -> tuple[dict[str, str], ...]:
         """Enqueue rows committed together; warnings as for one."""
         try:
-            await self._ring_all([intake.entry(new) for new in news])
+            await self._ring_all([intake.entry(prepared) for prepared in made])
         except AWAY as error:
-            log.warning("queue.ring.failed", executions=len(news), error=type(error).__name__)
+            log.warning("queue.ring.failed", executions=len(made), error=type(error).__name__)
             return (UNRUNG,)
         return ()
 

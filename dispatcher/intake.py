@@ -34,12 +34,16 @@ given = attrgetter(*GIVEN)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that will do: its skill, the row to commit, and the time limit of its attempts."""
+    """A request that will do: its skill, the row to commit, the time limit of its attempts.
+
+    ``weight`` is its owner's share of the turns.
+    """
 
     request: SubmitRequest
     skill: Skill
     new: NewExecution
     limit_ms: int
+    weight: float
 
 
 def prepare(
@@ -68,7 +72,8 @@ def prepare(
         settings=settings,
         idempotency_key=idempotency_key,
     )
-    return Prepared(request, skill, new, rules.timeout_ms or snapshot.settings.execution_timeout_ms)
+    limit_ms = rules.timeout_ms or snapshot.settings.execution_timeout_ms
+    return Prepared(request, skill, new, limit_ms, snapshot.weight(owner))
 
 
 def find(snapshot: Snapshot, request: SubmitRequest, owner: str, caller: Caller) -> Skill:
@@ -158,8 +163,9 @@ def identity(request: SubmitRequest, idempotency_key: str | None) -> str | None:
     return None
 
 
-def entry(new: NewExecution) -> Entry:
+def entry(prepared: Prepared) -> Entry:
     """Return what the queue is told of a new row."""
+    new = prepared.new
     return Entry(
         new.id,
         0,
@@ -167,7 +173,8 @@ def entry(new: NewExecution) -> Entry:
         new.priority,
         new.not_before,
         owner=new.api_key_id,
-        skill=new.skill_name,
+        skill=str(new.skill_id),
+        weight=prepared.weight,
     )
 
 

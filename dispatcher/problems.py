@@ -1,5 +1,6 @@
 """The one place where an error becomes an HTTP answer: RFC 9457, with ``error`` and ``code``."""
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +20,7 @@ from shared.errors import (
     ErrorCode,
     Forbidden,
     InvalidInput,
+    RateLimited,
     SkillfleetError,
     Unauthenticated,
     Unavailable,
@@ -123,6 +125,8 @@ def headers(error: SkillfleetError) -> dict[str, str]:
         return {"WWW-Authenticate": REALM}
     if isinstance(error, Forbidden):
         return {"WWW-Authenticate": f'{REALM}, error="insufficient_scope"'}
+    if isinstance(error, RateLimited):
+        return {"Retry-After": str(max(1, math.ceil(error.after_s)))}
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE and error.retryable:
         return {"Retry-After": str(RETRY_AFTER_S)}
     return {}

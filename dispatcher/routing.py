@@ -55,6 +55,7 @@ REFUSALS = {
     413: "The body or the input is too large",
     415: "The body is not JSON",
     422: "Parts of the request are wrong; violations says which",
+    429: "The key submits faster than it may; Retry-After says when to come again",
     503: "Something the request needs is away or switched off",
 }
 

@@ -17,7 +17,9 @@
     ├── PayloadTooLarge       413
     ├── UnsupportedMedia      415        the body is of a type nobody reads here
     ├── InvalidInput          422        violations: where, and what is wrong there
+    ├── RateLimited           429        after_s: when to come again
     ├── Unavailable           503        retryable: try again later
+    │   ├── QueueFull         503        as many wait as may
     │   └── SwitchedOff       503        the master switch
     ├── ConfigurationError               start-up: a setting is wrong
     ├── SchemaOutdated                   start-up: the database needs `skillfleet migrate`
@@ -58,6 +60,8 @@ class ErrorCode(StrEnum):
     SKILLS_DISABLED = "skills_disabled"
     UNAVAILABLE = "unavailable"
     QUEUE_UNAVAILABLE = "queue_unavailable"
+    RATE_LIMITED = "rate_limited"
+    QUEUE_FULL = "queue_full"
     NO_WORKER = "no_worker"
     INTERNAL = "internal"
     # endings of an execution
@@ -229,6 +233,19 @@ class InvalidInput(SkillfleetError):
         self.violations = tuple(dict(violation) for violation in violations)
 
 
+class RateLimited(SkillfleetError):
+    """The owner submits faster than its key may; in ``after_s`` seconds it may again."""
+
+    code = ErrorCode.RATE_LIMITED
+    status = 429
+    retryable = True
+
+    def __init__(self, limit: int, after_s: float) -> None:
+        wait = f"Wait {after_s:.1f} seconds, or have an operator raise its rateLimit"
+        super().__init__(f"This key may submit {limit} executions a minute. {wait}")
+        self.after_s = after_s
+
+
 class Unavailable(SkillfleetError):
     """A part the request needs is away; the same request may succeed later."""
 
@@ -248,6 +265,16 @@ class SwitchedOff(Unavailable):
             "Skills execution is disabled. An operator can enable it with "
             "`skillfleet settings set skillsEnabled true`"
         )
+
+
+class QueueFull(Unavailable):
+    """As many executions wait as the setting ``queueLimit`` allows."""
+
+    code = ErrorCode.QUEUE_FULL
+
+    def __init__(self, queue: str, limit: int) -> None:
+        wait = "Try again later; an operator can add workers, or raise queueLimit"
+        super().__init__(f"{limit} executions or more wait in the queue {queue}. {wait}")
 
 
 class ConfigurationError(SkillfleetError):

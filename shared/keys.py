@@ -2,16 +2,17 @@
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import asyncpg
 from uuid_utils.compat import uuid7
 
+from shared import audit
 from shared.db import Pool, reaching, transaction
-from shared.errors import InvalidInput
+from shared.errors import InvalidInput, NotFound
 from shared.models import Scope
 
 SCOPES: tuple[str, ...] = get_args(Scope)
@@ -22,7 +23,11 @@ PREFIX = "sfk_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A key's row, without the key. ``id`` is the owner of what is done with it."""
+    """A key's row, without the key. ``id`` is the owner of what is done with it.
+
+    ``concurrency_limit`` is how many of its executions run at once, ``rate_limit`` how many it may
+    submit in a minute, ``weight`` its share of the turns where the queue is long.
+    """
 
     id: str
     name: str
@@ -30,6 +35,7 @@ class Key:
     allowed_skills: frozenset[str] | None
     concurrency_limit: int | None
     rate_limit: int | None
+    weight: float
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
@@ -42,6 +48,23 @@ class Key:
 
 
 FIELDS = ", ".join(Key.__dataclass_fields__)
+
+
+class Share(NamedTuple):
+    """What an owner may have of the fleet; None is no limit."""
+
+    owner: str
+    concurrency_limit: int | None
+    rate_limit: int | None
+    weight: float
+
+
+SHARES = """
+SELECT id, concurrency_limit, rate_limit, weight FROM api_keys
+ WHERE concurrency_limit IS NOT NULL OR rate_limit IS NOT NULL OR weight <> 1
+"""
+
+CHANGEABLE = ("name", "concurrency_limit", "rate_limit", "weight")
 
 
 def hashed(secret: str) -> bytes:
@@ -58,6 +81,9 @@ async def create(
     secret: str | None = None,
     allowed_skills: Sequence[str] | None = None,
     expires_at: datetime | None = None,
+    concurrency_limit: int | None = None,
+    rate_limit: int | None = None,
+    weight: float = 1.0,
 ) -> tuple[Key, str]:
     """Make a key and return its row and the secret, which can't be had again.
 
@@ -72,18 +98,44 @@ async def create(
     try:
         async with transaction(pool) as connection:
             row = await connection.fetchrow(
-                "INSERT INTO api_keys (id, name, key_hash, scopes, allowed_skills, expires_at) "
-                f"VALUES ($1, $2, $3, $4, $5, $6) RETURNING {FIELDS}",
+                "INSERT INTO api_keys (id, name, key_hash, scopes, allowed_skills, expires_at, "
+                "concurrency_limit, rate_limit, weight) "
+                f"VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING {FIELDS}",
                 key_id or f"key_{uuid7().hex}",
                 name,
                 hashed(secret),
                 list(dict.fromkeys(scopes)),
                 None if allowed_skills is None else list(allowed_skills),
                 expires_at,
+                concurrency_limit,
+                rate_limit,
+                weight,
             )
     except (asyncpg.UniqueViolationError, asyncpg.CheckViolationError):
         raise InvalidInput(f"The key id {key_id} is taken or reserved; choose another") from None
     return from_row(row), secret
+
+
+async def change(
+    pool: "Pool[asyncpg.Record]", key_id: str, changes: Mapping[str, Any], actor: str
+) -> Key:
+    """Change what is named of CHANGEABLE; raise NotFound for an unknown id."""
+    columns = ", ".join(f"{name} = ${place}" for place, name in enumerate(changes, start=2))
+    async with transaction(pool) as connection:
+        row = await connection.fetchrow(
+            f"UPDATE api_keys SET {columns} WHERE id = $1 RETURNING {FIELDS}",
+            key_id,
+            *changes.values(),
+        )
+        if row is None:
+            raise NotFound(f"API key not found: {key_id}")
+        await audit.record(connection, actor, "key.change", key_id, dict(changes))
+    return from_row(row)
+
+
+async def shares(connection: Any) -> list[Share]:
+    """Return what owners may have, of those for whom anything is said."""
+    return [Share(*row) for row in await connection.fetch(SHARES)]
 
 
 async def find(pool: "Pool[asyncpg.Record]", secret: str) -> Key | None:

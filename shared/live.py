@@ -25,6 +25,8 @@ class LiveSettings(Model):
     max_retries: Retries = 3
     auto_min_score: int = Field(3, ge=0, le=1000)
     auto_max_skills: int = Field(5, ge=0, le=128)
+    max_running: int | None = Field(None, ge=1, le=1_000_000)
+    queue_limit: int | None = Field(None, ge=1, le=100_000_000)
     tool_aliases: dict[str, str] = Field(default_factory=dict, max_length=1000)
 
     def masked(self) -> "LiveSettings":

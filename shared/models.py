@@ -4,7 +4,7 @@ Snake case here, camelCase on the wire; times are aware UTC, durations whole mil
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 from uuid import UUID
 
 from pydantic import (
@@ -32,6 +32,7 @@ Mode = Literal["on", "off", "auto"]
 Policy = Literal["auto", "manual", "hybrid"]
 Priority = Literal["high", "normal", "low"]
 Queue = Literal["direct", "sandbox"]
+QUEUES: tuple[str, ...] = get_args(Queue)
 Source = Literal["skillsmp", "skillssh", "local"]
 Scope = Literal["manage", "read:skills", "write:skills", "execute:skills", "approve:executions"]
 """What an API key may be good for; ``manage`` has all of it."""
@@ -48,6 +49,9 @@ SkillName = Annotated[str, StringConstraints(pattern=NAME)]
 SkillVersion = Annotated[str, StringConstraints(pattern=VERSION, max_length=64)]
 TimeoutMs = Annotated[int, Field(ge=1, le=MAX_TIMEOUT_MS)]
 Retries = Annotated[int, Field(ge=0, le=100)]
+Concurrency = Annotated[int, Field(ge=1, le=1_000_000)]
+RateLimit = Annotated[int, Field(ge=1, le=1_000_000)]
+Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -107,6 +111,7 @@ class Skill(Model):
     max_retries: int | None
     idempotent: bool | None
     retry_on_timeout: bool | None
+    concurrency_limit: int | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -142,6 +147,7 @@ class SkillInstall(Model):
     max_retries: Retries | None = None
     idempotent: bool | None = None
     retry_on_timeout: bool | None = None
+    concurrency_limit: Concurrency | None = None
     replace: bool = False
 
     @field_validator("name")
@@ -165,6 +171,7 @@ class SkillUpdate(Model):
     max_retries: Retries | None = None
     idempotent: bool | None = None
     retry_on_timeout: bool | None = None
+    concurrency_limit: Concurrency | None = None
 
     @model_validator(mode="after")
     def complete(self) -> "SkillUpdate":

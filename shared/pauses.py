@@ -13,6 +13,8 @@ import asyncpg
 
 from shared import audit
 from shared.db import Pool, reaching, transaction
+from shared.errors import InvalidInput
+from shared.models import QUEUES
 
 Kind = Literal["queue", "skill", "owner"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -45,7 +47,13 @@ class Paused:
 
 
 async def pause(pool: "Pool[asyncpg.Record]", kind: Kind, name: str, actor: str) -> bool:
-    """Pause it; False when it was paused already. Tell the registry that something changed."""
+    """Pause it; False when it was paused already. Tell the registry that something changed.
+
+    Raises InvalidInput for a queue that there is not.
+    """
+    if kind == "queue" and name not in QUEUES:
+        violation = {"pointer": "/name", "message": f"is none of {', '.join(QUEUES)}"}
+        raise InvalidInput(f"There is no queue {name}. Use {' or '.join(QUEUES)}", [violation])
     async with transaction(pool) as connection:
         done = await connection.fetchval(
             "INSERT INTO pauses (kind, name, paused_by) VALUES ($1, $2, $3) "

@@ -20,13 +20,20 @@ from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
-from arq.constants import job_key_prefix
+from arq.constants import in_progress_key_prefix, job_key_prefix
 from arq.jobs import DeserializationError
 from arq.utils import to_unix_ms
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from shared.redis import BELL_TTL_MS, SHARE_TTL_MS, bell_key, queue_key, share_key
+from shared.redis import (
+    BELL_TTL_MS,
+    SHARE_TTL_MS,
+    bell_key,
+    parked_key,
+    queue_key,
+    share_key,
+)
 
 FUNCTION = "execute"
 """The one arq function there is; its one argument is the execution's id."""
@@ -38,6 +45,9 @@ TURNS = {"high": 0, "normal": 1000, "low": 2000}
 """Turns that an entry of this priority lets others have first; nothing starves."""
 
 SIGNS = {"high": "+", "normal": "", "low": "-"}
+
+IN_PROGRESS = in_progress_key_prefix
+"""What stands before an entry's id in the key that names the worker which holds it."""
 
 LAST_TURN = 1e11
 """Scores up to here are turns, above are milliseconds since 1970 (1e11 was in 1973).
@@ -51,7 +61,8 @@ BELLS = 4
 
 # Whatever else somebody put under these names goes: it would stand in the way for ever.
 GUARD = """
-for i, kind in ipairs({'zset', 'list', 'hash'}) do
+for i, kind in ipairs({'zset', 'list', 'hash', 'hash'}) do
+  if not KEYS[i] then break end
   local there = redis.call('TYPE', KEYS[i]).ok
   if there ~= 'none' and there ~= kind then redis.call('DEL', KEYS[i]) end
 end
@@ -75,14 +86,14 @@ local function turn(owner, step, waits, again)
 end
 """.replace("LAST_TURN", str(int(LAST_TURN)))
 
-# KEYS: queue, bell, shares. ARGV: body TTL base, bell TTL, shares' TTL, and the entries as msgpack
-# (redis-py takes 30 µs to write eight arguments): id, body, due time in ms or 0, ms until it is
-# due, owner, step, turns that it waits, whether a retry. What is due Redis's clock says, whatever
-# the writer's does. An entry that is in the set already is left as it is.
+# KEYS: queue, bell, shares, what waits at a limit. ARGV: body TTL base, bell TTL, shares' TTL, and
+# the entries as msgpack (redis-py takes 30 µs to write eight arguments): id, body, due time in ms
+# or 0, ms until it is due, owner, step, turns that it waits, whether a retry. What is due Redis's
+# clock says, whatever the writer's does. An entry that is in the set already is left as it is.
 ENQUEUE = (
     GUARD
     + """
-if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('UNLINK', KEYS[3]) end
+if redis.call('EXISTS', KEYS[1], KEYS[4]) == 0 then redis.call('UNLINK', KEYS[3]) end
 """
     + TURN
     + """
@@ -90,7 +101,7 @@ local added, ready = 0, 0
 for _, entry in ipairs(cmsgpack.unpack(ARGV[4])) do
   local id, body, due, delay, owner, step, waits, again = unpack(entry)
   due = math.max(due, now + delay)
-  if not redis.call('ZSCORE', KEYS[1], id) then
+  if not redis.call('ZSCORE', KEYS[1], id) and redis.pcall('HEXISTS', KEYS[4], id) ~= 1 then
     local score = due
     if due <= now then
       score = turn(owner, step, waits, again)
@@ -115,7 +126,8 @@ class Entry:
     """What the queue is told of a row: whose turn, when, and which attempt it waits for.
 
     ``due_at`` is a time of the caller's choice, ``due_in_s`` a delay from when Redis hears of it.
-    ``weight`` is the owner's share: with 2 it has two turns for everybody else's one.
+    ``skill`` is the skill's id. ``weight`` is the owner's share: with 2 it has two turns for
+    everybody else's one.
     """
 
     execution_id: UUID
@@ -186,25 +198,41 @@ class Queue:
         return sum([await self._put(name, some) for name, some in by_queue(entries).items()])
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries that are not in their queue."""
+        """Return the entries that are neither in their queue nor beside it, at a limit."""
         return [
             entry
             for name, some in by_queue(entries).items()
             for entry in await self._missing(name, some)
         ]
 
+    async def length(self, queue: str) -> int:
+        """Count the entries that wait in a queue, or beside it at a limit.
+
+        Those that run or are for later count too: they come back, or become due.
+        """
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.zcard(queue_key(queue))
+        pipeline.hlen(parked_key(queue))
+        return sum(await pipeline.execute())
+
     async def _missing(self, name: str, entries: Sequence[Entry]) -> list[Entry]:
-        try:
-            scores = await self._redis.zmscore(queue_key(name), [entry.id for entry in entries])
-        except ResponseError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
-            return list(entries)  # no sorted set holds no entry; the next put makes it one
-        return [entry for entry, score in zip(entries, scores, strict=True) if score is None]
+        ids = [entry.id for entry in entries]
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.zmscore(queue_key(name), ids)
+        pipeline.hmget(parked_key(name), ids)
+        places = await pipeline.execute(raise_on_error=False)
+        known: set[str] = set()
+        for found in places:
+            if isinstance(found, ResponseError) and "WRONGTYPE" in str(found):
+                continue  # something else holds no entry; the next put clears it away
+            if isinstance(found, Exception):
+                raise found
+            known |= {i for i, place in zip(ids, found, strict=True) if place is not None}
+        return [entry for entry in entries if entry.id not in known]
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
         now = int(time.time() * 1000)
-        keys = [queue_key(name), bell_key(name), share_key(name)]
+        keys = [queue_key(name), bell_key(name), share_key(name), parked_key(name)]
         told: list[tuple[Any, ...]] = []
         for entry in entries:
             # A millisecond late rather than early: the row has its time in microseconds, and an

@@ -26,13 +26,13 @@ AWAY = (RedisError, OSError, TimeoutError)
 
 PREFIX = "skillfleet:"
 
-REGISTRY = f"{PREFIX}registry:2"
+REGISTRY = f"{PREFIX}registry:3"
 """The registry's snapshot: msgpack, REGISTRY_TTL_MS.
 
 The number is its form's: processes of two versions never read each other's.
 """
 REGISTRY_TTL_MS = 60_000
-REGISTRY_LOCK = f"{PREFIX}registry:2:lock"
+REGISTRY_LOCK = f"{PREFIX}registry:3:lock"
 """Held by the one process that loads the snapshot from Postgres."""
 REGISTRY_LOCK_TTL_MS = 5_000
 
@@ -41,6 +41,9 @@ BELL_TTL_MS = 60_000
 
 SHARE_TTL_MS = 24 * 3_600_000
 """Who has had how many turns; it starts anew whenever its queue is empty."""
+
+GATE_TTL_MS = 24 * 3_600_000
+"""Who runs and who waits at a limit; the sweep rings again for what was forgotten."""
 
 FINISHED_CHANNEL = f"{PREFIX}finished"
 """Ids of executions that reached an end, separated by blanks."""
@@ -70,6 +73,25 @@ def bell_key(queue: str) -> str:
 def share_key(queue: str) -> str:
     """Return the hash of a queue's turns: priority and owner → next turn, SHARE_TTL_MS."""
     return f"{PREFIX}share:{queue}"
+
+
+def parked_key(queue: str) -> str:
+    """Return the hash of what waits at a limit: entry id → gate, GATE_TTL_MS.
+
+    With ``:gates`` behind it, the set of those gates; with ``:`` and a gate, the sorted set of its
+    entry ids by the turn that they had.
+    """
+    return f"{PREFIX}parked:{queue}"
+
+
+def running_key(gate: str) -> str:
+    """Return the sorted set of what a gate counts: entry id → end of its lease, GATE_TTL_MS."""
+    return f"{PREFIX}running:{gate}"
+
+
+def rate_key(owner: str) -> str:
+    """Return the time at which an owner's next submit would come evenly, a minute at most."""
+    return f"{PREFIX}rate:{owner}"
 
 
 def connect(settings: Settings) -> Redis:

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from redis.asyncio import Redis
 
-from shared import announce, live, skills
+from shared import announce, keys, live, skills
 from shared.batcher import Batcher
 from shared.db import Pool, reaching
 from shared.redis import (
@@ -235,6 +235,7 @@ async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
         handler_rows = await connection.fetch(f"SELECT {', '.join(announce.FIELDS)} FROM handlers")
         settings = live.from_rows(await connection.fetch("SELECT key, value FROM settings"))
         paused = await connection.fetch("SELECT kind, name FROM pauses")
+        shares = await keys.shares(connection)
     log.info(
         "registry.loaded", epoch=epoch, skills=len(skill_rows), at=datetime.now(UTC).isoformat()
     )
@@ -244,5 +245,6 @@ async def load(pool: "Pool[asyncpg.Record]") -> tuple[Snapshot, bytes]:
         [announce.from_row(row) for row in handler_rows],
         [skills.from_row(row) for row in skill_rows],
         [(row["kind"], row["name"]) for row in paused],
+        shares,
     )
     return snapshot, encode(snapshot)

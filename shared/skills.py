@@ -19,18 +19,20 @@ FIELDS = ", ".join((*ROW, "schema"))
 INSTALL = """
 INSERT INTO skills (id, api_key_id, name, version, description, schema, handler, enabled, mode,
                     policy, source_provider, tags, timeout_ms, max_retries,
-                    idempotent, retry_on_timeout)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8 <> 'off', $8, $9, 'local', $10, $11, $12, $13, $14)
+                    idempotent, retry_on_timeout, concurrency_limit)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8 <> 'off', $8, $9, 'local', $10, $11, $12, $13, $14, $15)
 """
 
 REPLACE = """
 ON CONFLICT (api_key_id, name, version) DO UPDATE
    SET (description, schema, kind, handler, content, enabled, mode, restore_mode, policy,
-        source_provider, tags, timeout_ms, max_retries, idempotent, retry_on_timeout, updated_at)
+        source_provider, tags, timeout_ms, max_retries, idempotent, retry_on_timeout,
+        concurrency_limit, updated_at)
      = (excluded.description, excluded.schema, excluded.kind, excluded.handler, NULL,
         excluded.enabled, excluded.mode, NULL, excluded.policy, excluded.source_provider,
         excluded.tags, excluded.timeout_ms, excluded.max_retries,
-        excluded.idempotent, excluded.retry_on_timeout, clock_timestamp())
+        excluded.idempotent, excluded.retry_on_timeout, excluded.concurrency_limit,
+        clock_timestamp())
 """
 
 # `enabled` alone moves the mode along and remembers what it was; `mode` alone moves `enabled`;
@@ -77,6 +79,7 @@ async def install(
                 asked.max_retries,
                 asked.idempotent,
                 asked.retry_on_timeout,
+                asked.concurrency_limit,
             )
             await audit.record(
                 connection, actor, "skill.install", row["id"], {"replace": asked.replace}

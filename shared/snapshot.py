@@ -1,7 +1,7 @@
 """The registry's state at one epoch: where things are looked up, and its form in Redis."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from pydantic import TypeAdapter
 from shared import skills, versions
 from shared.announce import HandlerInfo
 from shared.errors import SkillDisabled, SkillNotFound
+from shared.gates import ALL, OWNER, SKILL, Limit
+from shared.keys import Share
 from shared.live import LiveSettings
 from shared.models import SYSTEM, Skill
 from shared.pauses import Pause
@@ -20,14 +22,41 @@ HANDLER_INFO = TypeAdapter(HandlerInfo)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state at one epoch. ``by_name`` holds every owner's, highest version first."""
+    """The state at one epoch. ``by_name`` holds every owner's, highest version first.
+
+    ``by_text`` is ``by_id`` by the ids' texts; ``limited`` tells whether anything has a limit.
+    """
 
     epoch: int
     settings: LiveSettings
     handlers: Mapping[str, HandlerInfo]
     by_id: Mapping[UUID, Skill]
+    by_text: Mapping[str, Skill]
     by_name: Mapping[str, list[Skill]]
     pauses: frozenset[Pause] = frozenset()
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    limited: bool = False
+
+    def limits(self, owner: str, skill: str) -> tuple[Limit, ...]:
+        """Return the gates that an owner's execution of a skill, by its id, has to pass."""
+        gates = (ALL, OWNER + owner, SKILL + skill)
+        limits = ((gate, self.limit(gate)) for gate in gates)
+        return tuple(Limit(gate, limit) for gate, limit in limits if limit is not None)
+
+    def limit(self, gate: str) -> int | None:
+        """Return how many may run at once at a gate; None when it has no limit."""
+        if gate == ALL:
+            return self.settings.max_running
+        if gate.startswith(OWNER):
+            share = self.shares.get(gate.removeprefix(OWNER))
+            return share.concurrency_limit if share else None
+        skill = self.by_text.get(gate.removeprefix(SKILL))
+        return skill.concurrency_limit if skill else None
+
+    def weight(self, owner: str) -> float:
+        """Return an owner's share of the turns; 1 is everybody's."""
+        share = self.shares.get(owner)
+        return share.weight if share else 1.0
 
     def versions(self, name: str, owner: str) -> list[Skill]:
         """Return what an owner sees under a name, highest first, its own before system's."""
@@ -79,18 +108,25 @@ def build(
     handlers: Iterable[HandlerInfo],
     found: list[Skill],
     pauses: Iterable[Pause] = (),
+    shares: Iterable[Share] = (),
 ) -> Snapshot:
     """Index the skills by id and by name."""
     by_name: dict[str, list[Skill]] = {}
     for skill in skills.newest_first(found):
         by_name.setdefault(skill.name, []).append(skill)
+    of = {share.owner: share for share in shares}
     return Snapshot(
         epoch,
         settings,
         {h.name: h for h in handlers},
         {s.id: s for s in found},
+        {str(s.id): s for s in found},
         by_name,
         frozenset(pauses),
+        of,
+        settings.max_running is not None
+        or any(skill.concurrency_limit is not None for skill in found)
+        or any(share.concurrency_limit is not None for share in of.values()),
     )
 
 
@@ -102,6 +138,7 @@ def encode(snapshot: Snapshot) -> bytes:
             [HANDLER_INFO.dump_python(info, mode="json") for info in snapshot.handlers.values()],
             [skill.wire() for skill in snapshot.by_id.values()],
             sorted(snapshot.pauses),
+            list(snapshot.shares.values()),
         )
     )
     return str(snapshot.epoch).encode() + b" " + body
@@ -110,8 +147,9 @@ def encode(snapshot: Snapshot) -> bytes:
 def decode(data: bytes) -> Snapshot:
     """Read a snapshot and validate every entry; raise ValueError for anything that is not one."""
     head, _, body = data.partition(b" ")
-    settings, handlers, found, pauses = msgspec.msgpack.decode(
-        body, type=tuple[dict[str, Any], list[Any], list[Any], list[tuple[str, str]]]
+    settings, handlers, found, pauses, shares = msgspec.msgpack.decode(
+        body,
+        type=tuple[dict[str, Any], list[Any], list[Any], list[tuple[str, str]], list[Share]],
     )
     return build(
         int(head),
@@ -119,4 +157,5 @@ def decode(data: bytes) -> Snapshot:
         [HANDLER_INFO.validate_python(info) for info in handlers],
         [Skill.model_validate(skill) for skill in found],
         pauses,
+        shares,
     )

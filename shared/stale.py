@@ -16,7 +16,7 @@ from shared.queue import Entry
 BATCH = 1000
 
 WAITING = f"""
-SELECT id, attempt, queue, priority, api_key_id, skill_name FROM skill_executions
+SELECT id, attempt, queue, priority, api_key_id, skill_id FROM skill_executions
  WHERE ended IS NULL AND {RUNNABLE} AND handler = ANY($3::text[])
    AND created_at < clock_timestamp() - $1 * interval '1 second'
    AND ($2::uuid IS NULL OR id > $2)
@@ -73,7 +73,7 @@ UPDATE skill_executions e
                jsonb_path_query_array(attempts, '$[*] ? (@.outcome == "failed")')) AS again
       FROM skill_executions WHERE id = gone.id) budget
  WHERE e.id = gone.id AND e.status = 'running'
-RETURNING e.id, e.attempt, e.queue, e.priority, e.status, e.api_key_id, e.skill_name
+RETURNING e.id, e.attempt, e.queue, e.priority, e.status, e.api_key_id, e.skill_id
 """
 # A worker is gone when its heartbeat is old or its row says that it stopped; one that never wrote a
 # row is gone too.
@@ -151,7 +151,7 @@ def entry(row: Any) -> Entry:
         row["queue"],
         row["priority"],
         owner=row["api_key_id"],
-        skill=row["skill_name"],
+        skill=str(row["skill_id"] or ""),
     )
 
 

@@ -26,11 +26,12 @@ from shared.states import Status
 from shared.tasks import end
 from worker.context import Context
 from worker.handlers import MARK, Handler
-from worker.loop import QueueWorker, Ticket, Verdict
+from worker.loop import QueueWorker
 from worker.main import emptied, opened
 from worker.room import Room
-from worker.run import take
+from worker.run import limits, take
 from worker.sandbox.run import Sandbox
+from worker.ticket import Ticket, Verdict
 from worker.workspace import Workspace
 
 SPECIMENS = "tests.specimens"
@@ -187,7 +188,16 @@ async def submit(executions: Executions, **changes: Any) -> UUID:
 @asynccontextmanager
 async def serving(room: Room, *, slots: int = 4, poll_s: float = 0.5) -> AsyncIterator[QueueWorker]:
     """Let a room pull from its queue ``direct``, as a worker's main does."""
-    loop = QueueWorker(room.redis, "direct", slots, poll_s, partial(take, room), worker_id=room.id)
+    loop = QueueWorker(
+        room.redis,
+        "direct",
+        slots,
+        poll_s,
+        partial(take, room),
+        worker_id=room.id,
+        lease_s=room.settings.worker.lease_ms / 1000,
+        limits=partial(limits, room),
+    )
     task = asyncio.create_task(loop.main())
     try:
         yield loop
@@ -212,7 +222,7 @@ async def claim_one(executions: Executions, execution_id: UUID, worker_id: str) 
 
 async def run_execution(room: Room, execution_id: UUID) -> bool:
     """Do with one execution what the loop does; False when another worker is to have it."""
-    (answer,) = await take(room, [Ticket(str(execution_id).encode(), execution_id, "", "")])
+    (answer,) = await take(room, [Ticket(str(execution_id).encode(), 1.0, execution_id, "", "")])
     if isinstance(answer, Verdict):
         return answer is Verdict.DROP
     if (ended := await answer) is not None:

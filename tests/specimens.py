@@ -110,3 +110,9 @@ async def cancels_itself(input: dict[str, Any], context: Context) -> dict[str, A
 @handler("overflows")
 async def overflows(input: dict[str, Any], context: Context) -> dict[str, Any]:
     return {"number": 10**140_000}
+
+
+@handler("sleeper", idempotent=True)
+async def sleeper(input: dict[str, Any], context: Context) -> dict[str, Any]:
+    await asyncio.sleep(input["s"])
+    return {}

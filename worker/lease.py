@@ -5,13 +5,14 @@ moves to the end of the lease. So what runs never lies in the way of what waits,
 worker died comes back by itself.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from redis.asyncio import Redis
 
+from shared.gates import PASSING
 from shared.queue import ENCODER, GUARD, LAST_TURN, TURN, as_lua
 from shared.redis import BELL_TTL_MS, FINISHED_CHANNEL, SHARE_TTL_MS, bell_key, queue_key, share_key
 
@@ -35,17 +36,21 @@ def script(text: str) -> str:
 
 
 # KEYS: queue, bell, shares. ARGV: worker, entries wanted, lease ms, bell TTL, shares' TTL, channel,
-# what to publish there or '', and as msgpack the entries that are done with: id, and the ms after
-# which it is to come again, or -1. Only the entries that the worker still holds count.
+# what to publish there or '', and as msgpack the entries that are done with: id, the ms after which
+# it is to come again, or -1, and the gates that it passed. What the worker does not hold does not
+# count.
 #
-# Returns the ids and bodies taken, whether more are due, and ms until the next one is (-1: none).
+# Returns ids, bodies and turns of what was taken, whether more are due, and ms until the next one
+# is (-1: none).
 CYCLE = script(
     TURN
+    + PASSING
     + """
 local worker, wanted, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, settled in ipairs(cmsgpack.unpack(ARGV[8])) do
-  local id, later = unpack(settled)
+  local id, later, gates = unpack(settled)
   if redis.pcall('GET', IN_PROGRESS .. id) == worker then
+    release(id, gates)
     if later < 0 then
       redis.call('ZREM', KEYS[1], id)
       redis.call('DEL', IN_PROGRESS .. id, JOB .. id, RETRY .. id)
@@ -85,6 +90,7 @@ if wanted > 0 then
         local body = redis.pcall('GET', JOB .. id)
         taken[#taken + 1] = id
         taken[#taken + 1] = type(body) == 'string' and body or ''
+        taken[#taken + 1] = ids[i + 1]
         wanted = wanted - 1
         local sign, waits = string.sub(id, -1), 1000
         if sign == '+' then waits = 0 elseif sign == '-' then waits = 2000 end
@@ -122,13 +128,20 @@ return {taken, more, math.ceil(math.min(wait, 3600000))}
 """
 )
 
-# KEYS: queue, bell, shares. ARGV: worker, lease ms, then ids. What another holds is left alone.
+# KEYS: queue, bell, shares. ARGV: worker, lease ms, and as msgpack ids with the gates they passed.
+# What another holds is left alone; what nobody does, after a flush, still counts at its gates.
 RENEW = script(
-    """
-for a = 3, #ARGV do
-  if redis.pcall('GET', IN_PROGRESS .. ARGV[a]) == ARGV[1] then
-    redis.call('PEXPIRE', IN_PROGRESS .. ARGV[a], ARGV[2])
-    redis.call('ZADD', KEYS[1], 'XX', number(now + ARGV[2]), ARGV[a])
+    PASSING
+    + """
+for _, held in ipairs(cmsgpack.unpack(ARGV[3])) do
+  local id, gates = unpack(held)
+  local holder = redis.pcall('GET', IN_PROGRESS .. id)
+  if holder == ARGV[1] then
+    redis.call('PEXPIRE', IN_PROGRESS .. id, ARGV[2])
+    redis.call('ZADD', KEYS[1], 'XX', number(now + ARGV[2]), id)
+  end
+  if not holder or holder == ARGV[1] then
+    for _, gate in ipairs(gates) do occupy(id, gate, tonumber(ARGV[2])) end
   end
 end
 """
@@ -158,17 +171,29 @@ FOR_GOOD = -1
 
 
 class Settled(NamedTuple):
-    """An entry that is done with: for good, or to come again after ``later_ms``."""
+    """An entry that is done with: for good, or to come again after ``later_ms``.
+
+    ``gates`` are those that it passed, which its end opens for the next.
+    """
 
     entry_id: bytes
     later_ms: int = FOR_GOOD
+    gates: tuple[str, ...] = ()
+
+
+class Leased(NamedTuple):
+    """An entry that was taken: its id, its body as it stood in Redis, its turn."""
+
+    id: bytes
+    body: bytes
+    turn: float
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a call brought: ids and bodies, whether more are due, seconds until the next one is."""
+    """What a call brought: entries, whether more are due, seconds until the next one is."""
 
-    entries: list[tuple[bytes, bytes]]
+    entries: list[Leased]
     more: bool
     next_s: float | None
 
@@ -186,21 +211,24 @@ class Leases:
 
     async def cycle(self, wanted: int, settled: Sequence[Settled], ended: str) -> Taken:
         """Settle entries, publish the ids of what ended (by blanks), take up to ``wanted``."""
-        settlement = ENCODER.encode([(as_lua(entry_id), later) for entry_id, later in settled])
+        settlement = ENCODER.encode(
+            [(as_lua(entry_id), later, gates) for entry_id, later, gates in settled]
+        )
         arguments: list[Any] = [
             self._worker, wanted, self._lease_ms, BELL_TTL_MS, SHARE_TTL_MS,
             FINISHED_CHANNEL, ended, settlement,
         ]  # fmt: skip
         taken, more, wait_ms = await self._cycle(keys=self._keys, args=arguments)
         return Taken(
-            list(zip(taken[::2], taken[1::2], strict=True)),
+            [Leased(i, b, float(t)) for i, b, t in zip(*[iter(taken)] * 3, strict=True)],
             bool(more),
             None if wait_ms < 0 else wait_ms / 1000,
         )
 
-    async def renew(self, ids: Collection[bytes]) -> None:
-        """Hold these entries for another lease."""
-        await self._renew(keys=self._keys, args=[self._worker, self._lease_ms, *ids])
+    async def renew(self, held: Mapping[bytes, tuple[str, ...]]) -> None:
+        """Hold these entries, and their places at the gates they passed, for another lease."""
+        told = ENCODER.encode([(as_lua(entry_id), gates) for entry_id, gates in held.items()])
+        await self._renew(keys=self._keys, args=[self._worker, self._lease_ms, told])
 
     async def reclaim(self, known: Collection[bytes]) -> int:
         """Give back what this worker holds without knowing of it; return how many."""

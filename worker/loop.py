@@ -9,10 +9,9 @@ for. Everything that leans on arq's inside is in this module; arq is pinned exac
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import structlog
@@ -23,11 +22,13 @@ from arq.worker import RetryJob, Worker, func
 from redis.asyncio import Redis
 
 from shared.errors import Unavailable
+from shared.gates import Admission, Gates
 from shared.queue import FUNCTION, deserialize, serialize
 from shared.redis import AWAY, bell_key, queue_key
 from shared.tasks import end
 from worker.bell import Bell
-from worker.lease import FOR_GOOD, Leases, Settled, Taken
+from worker.lease import FOR_GOOD, Leased, Leases, Settled, Taken
+from worker.ticket import Claim, Limits, Ticket, Verdict, Work, unlimited
 
 if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
@@ -49,29 +50,6 @@ STALLED_S = 30.0
 HEARTBEAT_S = 1.0
 
 
-class Verdict(Enum):
-    """What else may become of an entry than being run."""
-
-    DROP = "there is nothing to run; if there is a row, it is rung for again"
-    PASS_ON = "another worker, or this one later"  # noqa: S105  # no password
-
-
-class Ticket(NamedTuple):
-    """An entry that was taken: its id, the execution it is for, whose it is, which skill's."""
-
-    entry_id: bytes
-    execution_id: UUID
-    owner: str
-    skill: str
-
-
-Work = Coroutine[Any, Any, UUID | None]
-"""Runs one execution; the id comes back when it has ended, to be made known."""
-
-Claim = Callable[[Sequence[Ticket]], Awaitable[Sequence[Work | Verdict]]]
-"""Claims the rows of entries at once: work, or a verdict, for each."""
-
-
 class QueueWorker(Worker):
     """Serves one queue with ``slots`` executions at once."""
 
@@ -85,6 +63,7 @@ class QueueWorker(Worker):
         *,
         worker_id: str,
         lease_s: float = 10.0,
+        limits: Limits = unlimited,
     ) -> None:
         async def entry(_: dict[Any, Any], execution_id: str) -> None:
             raise RetryJob(execution_id)  # never called: the pumps run executions, arq's loop rests
@@ -102,13 +81,16 @@ class QueueWorker(Worker):
             job_serializer=serialize,
             job_deserializer=deserialize,
         )
+        self._queue, self._worker_id = queue, worker_id
         self._bell_key = bell_key(queue)
         self._leases = Leases(redis, queue, worker_id, lease_s)
+        self._gates = Gates(redis)
+        self._limits = limits
         self._renew_s = lease_s / 4
         self._claim = claim
         self._bell = Bell()
         self._hungry = asyncio.Event()
-        self._held: set[bytes] = set()
+        self._held: dict[bytes, tuple[str, ...]] = {}
         self._settled: list[Settled] = []
         self._ended: list[UUID] = []
         self._reserved = 0
@@ -200,15 +182,16 @@ class QueueWorker(Worker):
         self._consumed_at = self.loop.time()
         return taken
 
-    async def _start(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+    async def _start(self, entries: Sequence[Leased]) -> None:
         """Claim the executions of entries and start them."""
         if not self.allow_pick_jobs:  # the stop came meanwhile: they are another worker's
-            for entry_id, _ in entries:
-                self._settle(entry_id, 0)
+            for entry in entries:
+                self._settle(entry.id, 0)
             return
-        tickets = [t for entry_id, body in entries if (t := await self._ticket(entry_id, body))]
-        self._held.update(ticket.entry_id for ticket in tickets)
+        tickets = [ticket for entry in entries if (ticket := await self._ticket(entry))]
+        self._held.update((ticket.entry_id, ()) for ticket in tickets)
         try:
+            tickets = await self._admitted(tickets)
             answers = await self._claim(tickets) if tickets else ()
         except BaseException:
             for ticket in tickets:
@@ -222,6 +205,24 @@ class QueueWorker(Worker):
             self.job_counter += 1
             name = ticket.entry_id.decode()
             self.tasks[name] = self.loop.create_task(self._run(ticket, answer), name=name)
+
+    async def _admitted(self, tickets: list[Ticket]) -> list[Ticket]:
+        """Return those that no limit holds back; the others wait beside the queue."""
+        limits = await self._limits(tickets)
+        if not limits:
+            return tickets
+        # Noted first: whatever becomes of the call, their end opens the gates again.
+        self._held.update((i, tuple(one.gate for one in passed)) for i, passed in limits.items())
+        asked = [
+            Admission(ticket.entry_id, ticket.turn, limits[ticket.entry_id])
+            for ticket in tickets
+            if ticket.entry_id in limits
+        ]
+        admitted = await self._gates.admit(self._queue, asked, self._worker_id, 4 * self._renew_s)
+        for one in asked:
+            if one.entry_id not in admitted:
+                del self._held[one.entry_id]
+        return [ticket for ticket in tickets if ticket.entry_id in self._held]
 
     async def _run(self, ticket: Ticket, work: Work) -> None:
         ended = None
@@ -245,26 +246,26 @@ class QueueWorker(Worker):
             self._settle(ticket.entry_id)
 
     def _settle(self, entry_id: bytes, later_ms: int = FOR_GOOD) -> None:
-        self._held.discard(entry_id)
-        self._settled.append(Settled(entry_id, later_ms))
+        self._settled.append(Settled(entry_id, later_ms, self._held.pop(entry_id, ())))
         self._bell.ring()
 
-    async def _ticket(self, entry_id: bytes, body: bytes) -> Ticket | None:
+    async def _ticket(self, entry: Leased) -> Ticket | None:
         """Read an entry; one that is not ours is dropped unread, or it would come back for ever."""
         try:
-            job = deserialize(body)
+            job = deserialize(entry.body)
             if job["f"] != FUNCTION or len(job["a"]) != 1 or job["k"]:
                 raise ValueError("not a job of ours")
-            entry_id.decode()
-            return Ticket(entry_id, UUID(job["a"][0]), job.get("o", ""), job.get("s", ""))
+            entry.id.decode()
+            execution_id = UUID(job["a"][0])
+            return Ticket(entry.id, entry.turn, execution_id, job.get("o", ""), job.get("s", ""))
         except (DeserializationError, ValueError, TypeError, AttributeError) as error:
             log.warning(
                 "queue.entry.refused",
-                entry=repr(entry_id[:100]),
+                entry=repr(entry.id[:100]),
                 error=f"{type(error).__name__}: {error}",
             )
             await self.pool.delete(abort_jobs_ss)  # unused here, but in every ending of arq's
-            self._settle(entry_id)
+            self._settle(entry.id)
             return None
 
     async def _listen(self) -> None:

@@ -23,7 +23,7 @@ from worker.loop import QueueWorker
 from worker.offer import beat, me, offers
 from worker.pulse import Pulse
 from worker.room import Room
-from worker.run import take
+from worker.run import limits, take
 from worker.sandbox.run import Sandbox
 
 log = structlog.get_logger(__name__)
@@ -47,6 +47,7 @@ async def main(settings: Settings) -> None:
                 partial(take, room),
                 worker_id=room.id,
                 lease_s=settings.worker.lease_ms / 1000,
+                limits=partial(limits, room),
             )
             for queue in settings.worker.queues
         }

@@ -5,7 +5,7 @@ One worker at a time does it, the leader; every worker tries, so that another ta
 
 import asyncio
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import structlog
@@ -13,6 +13,8 @@ import structlog
 from shared import leader, presence, stale
 from shared.db import transaction
 from shared.events import publish_finished
+from shared.gates import Gates
+from shared.models import QUEUES
 from shared.queue import Entry
 from shared.redis import AWAY
 from worker.room import Room
@@ -104,6 +106,7 @@ async def sweep(room: Room, *, trusting: bool = True, housekeeping: bool = False
     await told(room, stale.Reaped([], []), expired)
     try:
         await ring(room)
+        await mend(room)
     except AWAY as error:
         log.warning("upkeep.redis.away", error=type(error).__name__)
     if housekeeping:
@@ -166,5 +169,15 @@ async def ring(room: Room) -> None:
         missing: list[Entry] = await room.queue.missing(waiting)
         if missing:
             log.warning("upkeep.rung", executions=len(missing))
-            await room.queue.put(missing)
+            await room.queue.put(
+                [replace(entry, weight=snapshot.weight(entry.owner)) for entry in missing]
+            )
         after = waiting[-1].execution_id
+
+
+async def mend(room: Room) -> None:
+    """Let in who waits at a limit that is not reached: it was raised, or who ran there died."""
+    snapshot, gates = await room.registry.snapshot(), Gates(room.redis)
+    for queue in QUEUES:
+        crowded = await gates.crowded(queue)
+        await gates.mend(queue, {gate: snapshot.limit(gate) for gate in crowded})

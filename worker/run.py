@@ -13,6 +13,7 @@ from shared import presence, stale
 from shared.db import LOST
 from shared.errors import ErrorCode, Unavailable
 from shared.executions import Claim, Ending
+from shared.gates import Limit
 from shared.logging import ATTEMPT
 from shared.pauses import Pause
 from shared.queue import Entry
@@ -22,9 +23,9 @@ from shared.snapshot import Snapshot
 from shared.states import Status
 from worker import attempt, retry
 from worker.context import Context
-from worker.loop import Ticket, Verdict, Work
 from worker.outcome import Outcome, failed
 from worker.room import Room
+from worker.ticket import Ticket, Verdict, Work
 from worker.workspace import Workspace
 
 log = structlog.get_logger(__name__)
@@ -54,6 +55,15 @@ async def take(room: Room, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
         else Verdict.DROP
         for ticket in tickets
     ]
+
+
+async def limits(room: Room, tickets: Sequence[Ticket]) -> dict[bytes, tuple[Limit, ...]]:
+    """Say which gates the entries have to pass; those that have none are left out."""
+    snapshot = await room.registry.snapshot()
+    if not snapshot.limited:
+        return {}
+    found = {t.entry_id: snapshot.limits(t.owner, t.skill) for t in tickets}
+    return {entry_id: passed for entry_id, passed in found.items() if passed}
 
 
 async def run(room: Room, claim: Claim, snapshot: Snapshot) -> UUID | None:
@@ -130,7 +140,7 @@ async def ring_again(room: Room, claim: Claim, ending: Ending) -> None:
         claim.priority,
         due_in_s=ending.retry_in_s,
         owner=claim.api_key_id,
-        skill=claim.skill_name,
+        skill=str(claim.skill_id),
     )
     try:
         await room.queue.put([entry])

@@ -19,7 +19,7 @@ import typer
 from dispatcher.cli import datadir, show
 from shared import db, keys, live, logging, migrate, redis
 from shared.db import Pool
-from shared.errors import ConfigurationError, NotFound
+from shared.errors import BadRequest, ConfigurationError, NotFound
 from shared.keys import Key
 from shared.registry import Registry
 from shared.settings import load
@@ -32,6 +32,17 @@ DataDir = Annotated[
     typer.Option(
         envvar=["SKILLS_DATA_DIR", "DATA_DIR"], help="Data directory of the `up` to talk to."
     ),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option("--concurrency", min=1, help="How many of its executions run at once."),
+]
+Rate = Annotated[
+    int | None, typer.Option("--rate", min=1, help="How many it may submit in a minute.")
+]
+Weight = Annotated[
+    float,
+    typer.Option("--weight", min=0.01, max=100, help="Its share of the turns; 1 is everybody's."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -55,6 +66,7 @@ def register(app: typer.Typer) -> None:
     key = typer.Typer(help="API keys.", no_args_is_help=True)
     key.command("create")(keys_create)
     key.command("list")(keys_list)
+    key.command("change")(keys_change)
     key.command("revoke")(keys_revoke)
     app.add_typer(key, name="keys")
     skill = typer.Typer(help="The registry of skills.", no_args_is_help=True)
@@ -93,13 +105,24 @@ def keys_create(
         list[str] | None,
         typer.Option("--allow", help="Repeatable: skills it may see; none means all."),
     ] = None,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
+    weight: Weight = 1.0,
     data_dir: DataDir = datadir.DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key. It is shown this once and stored as a hash."""
 
     async def make(doors: Doors) -> tuple[Key, str]:
-        made = await keys.create(doors.pool, name, scope, allowed_skills=allow or None)
+        made = await keys.create(
+            doors.pool,
+            name,
+            scope,
+            allowed_skills=allow or None,
+            concurrency_limit=concurrency,
+            rate_limit=rate,
+            weight=weight,
+        )
         await doors.registry.changed()
         return made
 
@@ -120,6 +143,9 @@ def keys_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> N
             "name": key.name,
             "scopes": sorted(key.scopes),
             "allowedSkills": sorted(key.allowed_skills) if key.allowed_skills is not None else None,
+            "concurrencyLimit": key.concurrency_limit,
+            "rateLimit": key.rate_limit,
+            "weight": key.weight,
             "createdAt": key.created_at,
             "expiresAt": key.expires_at,
             "revokedAt": key.revoked_at,
@@ -128,6 +154,35 @@ def keys_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> N
         for key in found
     ]
     show.rows(rows, as_json=as_json)
+
+
+def keys_change(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    concurrency: Concurrency = None,
+    rate: Rate = None,
+    weight: Annotated[float | None, typer.Option(min=0.01, max=100)] = None,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="Take both limits away first.")
+    ] = False,
+    data_dir: DataDir = datadir.DEFAULT,
+) -> None:
+    """Change what a key may have of the fleet, at once."""
+    changes: dict[str, Any] = {"concurrency_limit": None, "rate_limit": None} if unlimited else {}
+    asked = {"concurrency_limit": concurrency, "rate_limit": rate, "weight": weight}
+    changes |= {name: value for name, value in asked.items() if value is not None}
+    if not changes:
+        raise BadRequest("Say what to change: --concurrency, --rate, --weight or --unlimited")
+
+    async def change(doors: Doors) -> Key:
+        changed = await keys.change(doors.pool, key_id, changes, ACTOR)
+        await doors.registry.changed()
+        return changed
+
+    key = with_doors(data_dir, change)
+    show.talk(
+        f"Key {key.id}: concurrency {key.concurrency_limit or 'unlimited'}, "
+        f"rate {key.rate_limit or 'unlimited'} a minute, weight {key.weight:g}."
+    )
 
 
 def keys_revoke(

@@ -12,6 +12,7 @@ from dispatcher.cli.operate import ACTOR, AsJson, DataDir, Doors, with_doors
 from shared import pauses
 from shared.db import Pool
 from shared.errors import InvalidInput, NotFound
+from shared.models import QUEUES
 from shared.pauses import KINDS, Kind
 
 Act = Callable[["Pool[asyncpg.Record]", Kind, str, str], Awaitable[bool]]
@@ -26,6 +27,10 @@ def register(app: typer.Typer) -> None:
     group.command("add")(pauses_add)
     group.command("remove")(pauses_remove)
     app.add_typer(group, name="pauses")
+    queue = typer.Typer(help="The queues of the fleet.", no_args_is_help=True)
+    queue.command("pause")(queue_pause)
+    queue.command("resume")(queue_resume)
+    app.add_typer(queue, name="queue")
 
 
 def pauses_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> None:
@@ -49,6 +54,22 @@ def pauses_remove(kind: KindName, name: Name, data_dir: DataDir = datadir.DEFAUL
     if not changed(data_dir, pauses.resume, known(kind), name):
         raise NotFound(f"The {kind} {name} is not paused. `skillfleet pauses list` shows what is")
     show.talk(f"The {kind} {name} goes on.")
+
+
+def queue_pause(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(QUEUES)}.")],
+    data_dir: DataDir = datadir.DEFAULT,
+) -> None:
+    """Pause a queue: nothing of it starts, what runs goes on."""
+    pauses_add("queue", name, data_dir)
+
+
+def queue_resume(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(QUEUES)}.")],
+    data_dir: DataDir = datadir.DEFAULT,
+) -> None:
+    """Let a queue go on; its executions start within seconds."""
+    pauses_remove("queue", name, data_dir)
 
 
 def changed(data_dir: Path, act: Act, kind: Kind, name: str) -> bool:

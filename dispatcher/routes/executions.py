@@ -27,7 +27,7 @@ def register(app: FastAPI) -> None:
     """Add the routes."""
     add(
         app, "POST", PATH, submit_execution, scope="execute:skills", answer=ExecutionAnswer,
-        refuses=(404, 409), tags=[TAG], responses={202: ACCEPTED},
+        refuses=(404, 409, 429), tags=[TAG], responses={202: ACCEPTED},
     )  # fmt: skip
     add(app, "GET", PATH, list_executions, scope="read:skills", answer=ExecutionPage, tags=[TAG])
     add(

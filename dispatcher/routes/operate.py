@@ -6,7 +6,14 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.responses import Response
 
-from dispatcher.answers import ApiKey, ApiKeyCreate, ApiKeyMade, ApiKeyPage, Done
+from dispatcher.answers import (
+    ApiKey,
+    ApiKeyChange,
+    ApiKeyCreate,
+    ApiKeyMade,
+    ApiKeyPage,
+    Done,
+)
 from dispatcher.paging import Asked, decode, page_of
 from dispatcher.routing import Doors, Who, add, answer
 from shared import keys, live
@@ -33,6 +40,10 @@ def register(app: FastAPI) -> None:
     )  # fmt: skip
     add(app, "GET", KEYS, list_keys, scope="manage", answer=ApiKeyPage, tags=["keys"])
     add(app, "POST", KEYS, create_key, scope="manage", answer=ApiKeyMade, status=201, tags=["keys"])
+    add(
+        app, "PUT", KEYS + "/{key_id:path}", change_key, scope="manage", answer=ApiKey,
+        refuses=(404,), tags=["keys"],
+    )  # fmt: skip
     add(
         app, "DELETE", KEYS + "/{key_id:path}", revoke_key, scope="manage", answer=Done,
         refuses=(404,), tags=["keys"],
@@ -82,9 +93,22 @@ async def create_key(asked: ApiKeyCreate, dispatcher: Doors) -> Response:
         asked.scopes,
         allowed_skills=asked.allowed_skills,
         expires_at=asked.expires_at,
+        concurrency_limit=asked.concurrency_limit,
+        rate_limit=asked.rate_limit,
+        weight=asked.weight,
     )
     await dispatcher.registry.changed()
     return answer(ApiKeyMade(**view(key).model_dump(), key=secret), 201)
+
+
+async def change_key(key_id: str, asked: ApiKeyChange, dispatcher: Doors, caller: Who) -> Response:
+    """Change a key's name, limits or weight, in force everywhere at once; null is no limit."""
+    changes = asked.model_dump(exclude_unset=True)
+    if not changes:
+        raise BadRequest("There is nothing to change. Send at least one field")
+    key = await keys.change(dispatcher.pool, key_id, changes, caller.actor)
+    await dispatcher.registry.changed()
+    return answer(view(key))
 
 
 async def revoke_key(key_id: str, dispatcher: Doors) -> Response:

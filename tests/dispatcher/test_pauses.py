@@ -58,3 +58,6 @@ async def test_a_pause_of_nothing_is_refused(fleet: Fleet, body: dict[str, str])
 
 async def test_a_queue_that_there_is_not_is_refused(fleet: Fleet) -> None:
     assert (await fleet.api.post(f"{QUEUES}/fast/pause")).status_code == 422
+    asked = await fleet.api.post(PAUSES, json={"kind": "queue", "name": "fast"})
+    assert asked.status_code == 422
+    assert "direct or sandbox" in asked.json()["error"]

@@ -15,7 +15,8 @@ from shared.redis import queue_key
 from shared.tasks import end
 from tests.services import keys_without_ttl
 from tests.signals import until
-from worker.loop import QueueWorker, Ticket, Verdict, Work
+from worker.loop import QueueWorker
+from worker.ticket import Limits, Ticket, Verdict, Work, unlimited
 
 SLOW_POLL_S = 30.0
 """So slow that only the bell explains what happens soon."""
@@ -30,6 +31,8 @@ class Desk:
         self.open.set()
         self.answer = True
         self.error: Exception | None = None
+        self.running = 0
+        self.peak = 0
 
     async def claim(self, tickets: Sequence[Ticket]) -> list[Work | Verdict]:
         if not self.answer:
@@ -39,7 +42,12 @@ class Desk:
 
     async def execute(self, execution_id: UUID) -> UUID:
         self.arrived.append(execution_id)
-        await self.open.wait()
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        try:
+            await self.open.wait()
+        finally:
+            self.running -= 1
         if self.error:
             raise self.error
         return execution_id
@@ -59,9 +67,17 @@ async def pulling(
     slots: int = 4,
     poll_s: float = SLOW_POLL_S,
     lease_s: float = 10.0,
+    limits: Limits = unlimited,
 ) -> AsyncIterator[QueueWorker]:
     worker = QueueWorker(
-        redis, "direct", slots, poll_s, desk.claim, worker_id=f"worker-{uuid7()}", lease_s=lease_s
+        redis,
+        "direct",
+        slots,
+        poll_s,
+        desk.claim,
+        worker_id=f"worker-{uuid7()}",
+        lease_s=lease_s,
+        limits=limits,
     )
     task = asyncio.create_task(worker.main())
     try:

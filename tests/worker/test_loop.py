@@ -109,7 +109,7 @@ async def test_stopping_takes_nothing_new_and_lets_the_rest_queued(
         worker.stop_picking()
         await Queue(redis).put([second])
         taken = await worker._leases.cycle(1, [], "")  # a round that was under way
-        assert [entry_id.decode() for entry_id, _ in taken.entries] == [second.id]
+        assert [taken_one.id.decode() for taken_one in taken.entries] == [second.id]
         await worker._start(taken.entries)
         desk.open.set()
         await until_gone(redis, in_progress_key_prefix)
@@ -196,7 +196,7 @@ async def test_what_a_lost_answer_took_goes_back_at_once(redis: Redis, desk: Des
     other = entry()
     await Queue(redis).put([other])
     taken = await leases.cycle(1, [], "")
-    assert await leases.reclaim([entry_id for entry_id, _ in taken.entries]) == 1
+    assert await leases.reclaim([taken_one.id for taken_one in taken.entries]) == 1
     async with pulling(redis, desk):
         await desk.has(put.execution_id)
     assert desk.arrived == [put.execution_id], "what is known of stays held"
