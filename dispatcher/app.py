@@ -12,7 +12,17 @@ from dispatcher import express, openapi, problems
 from dispatcher.auth import Gate, management_digest
 from dispatcher.dispatcher import Dispatcher
 from dispatcher.edge import Edge
-from dispatcher.routes import batches, cancels, docs, executions, health, operate, pauses, skills
+from dispatcher.routes import (
+    batches,
+    cancels,
+    docs,
+    executions,
+    health,
+    operate,
+    pauses,
+    skills,
+    views,
+)
 from dispatcher.routing import check_scopes
 from shared.settings import Settings
 
@@ -58,7 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]  # as FastAPI's docs
     problems.register(app)
-    for routes in (executions, batches, cancels, operate, pauses, skills, health, docs):
+    for routes in (executions, batches, cancels, views, operate, pauses, skills, health, docs):
         routes.register(app)
     check_scopes(app)
     express.register(app)

@@ -4,8 +4,9 @@ What is wrong with one is its own answer and spoils no other.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from dispatcher.waits import WAIT_MAX_S, happens
 from shared import history
 from shared.errors import IdentityConflict, InvalidInput, SkillfleetError, Unavailable
 from shared.executions import Created, Existing
-from shared.models import Execution, KeyedSubmit
+from shared.models import Execution, KeyedSubmit, PendingReason
 from shared.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ async def accept(
         }
         warnings = await rung(dispatcher, fresh)
         rows = await looked_up(dispatcher, events, replayed, min(wait_s, WAIT_MAX_S))
-    return [answer(one, made, warnings, rows) for one in asked]
+    fresh_reason = partial(dispatcher.reasons.fresh, snapshot)
+    return [answer(one, made, warnings, rows, fresh_reason) for one in asked]
 
 
 def item(raw: object, *, by_name: bool = False) -> Item:
@@ -163,13 +165,15 @@ def answer(
     made: Mapping[UUID, Made],
     warnings: Mapping[str, Warnings],
     rows: Mapping[UUID, Execution],
+    reason: Callable[[Prepared], PendingReason],
 ) -> Answer:
     """Return what a submit alone would have answered."""
     if isinstance(one, SkillfleetError):
         return one
     match made[one.new.id]:
         case Created() as fresh:
-            row = rows.get(one.new.id) or intake.pending(one.new, one.request, fresh)
+            row = rows.get(one.new.id)
+            row = row or intake.pending(one.new, one.request, fresh, reason(one))
             return Submission(row, warnings=warnings.get(one.new.handler, ()))
         case Existing() as held if held.digest != one.new.input_digest:
             return IdentityConflict()

@@ -21,6 +21,7 @@ from dispatcher.caller import LIBRARY, Caller
 from dispatcher.intake import Prepared
 from dispatcher.limits import Limits
 from dispatcher.offers import Offers
+from dispatcher.reasons import Reasons
 from dispatcher.submission import UNREADABLE, UNRUNG, Submission
 from dispatcher.waits import CANCEL_WAIT_S, WAIT_MAX_S, default_wait, happens
 from shared import cancels, db, history, migrate, skills
@@ -67,8 +68,9 @@ class Dispatcher:
         self.executions = Executions(pool)
         self.validators = Validators()
         self.offers = Offers(pool)
-        self._queue = Queue(redis)
-        self.limits = Limits(redis, self._queue, self.executions)
+        self.reasons = Reasons(pool, redis, self.registry, self.offers)
+        self.queue = Queue(redis)
+        self.limits = Limits(redis, self.queue, self.executions)
         self.hurried = False
         self._rings: Batcher[Entry, None] = Batcher(self._ring_all)
 
@@ -153,7 +155,8 @@ class Dispatcher:
                     execution = None
                 if execution is not None:
                     return Submission(execution, warnings=warnings)
-        return Submission(intake.pending(new, request, made), warnings=warnings)
+        reason = self.reasons.fresh(snapshot, prepared)
+        return Submission(intake.pending(new, request, made, reason), warnings=warnings)
 
     async def ready(self) -> Snapshot:
         """Return the registry's snapshot; raise SwitchedOff while the master switch is off."""
@@ -318,5 +321,5 @@ class Dispatcher:
 
     async def _ring_all(self, entries: Sequence[Entry]) -> Sequence[None]:
         async with asyncio.timeout(RING_TIMEOUT_S):
-            await self._queue.put(entries)
+            await self.queue.put(entries)
         return [None] * len(entries)

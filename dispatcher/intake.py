@@ -15,7 +15,7 @@ from dispatcher.defaults import Resolved, resolve
 from shared.digest import digest
 from shared.errors import InvalidInput, PayloadTooLarge
 from shared.executions import Created, Executions, Existing, NewExecution
-from shared.models import Execution, Skill, SubmitRequest, trusted
+from shared.models import Execution, PendingReason, Skill, SubmitRequest, trusted
 from shared.queue import Entry
 from shared.settings import Settings
 from shared.snapshot import Snapshot
@@ -212,13 +212,16 @@ def expired(new: NewExecution) -> bool:
     return new.expires_at is not None and new.expires_at <= datetime.now(UTC)
 
 
-def pending(new: NewExecution, request: SubmitRequest, made: Created) -> Execution:
+def pending(
+    new: NewExecution, request: SubmitRequest, made: Created, reason: PendingReason
+) -> Execution:
     """Return the record of a row just committed, without reading it back."""
     values = dict(zip(GIVEN, given(new), strict=True))
     values |= BLANK
     values["attempts"] = []
     values["created_at"] = made.created_at
     values["input"] = request.input
+    values["pending_reason"] = reason
     return trusted(Execution, values)
 
 

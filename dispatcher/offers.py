@@ -38,6 +38,10 @@ class Offers:
             },
         )
 
+    def known(self, handler: str) -> bool:
+        """Tell whether a live worker offered the handler when that was last looked at."""
+        return handler in self._handlers
+
     async def _refresh(self) -> frozenset[str]:
         return await self._reads.submit(None)
 

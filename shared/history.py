@@ -12,7 +12,10 @@ from shared.db import ACQUIRE_TIMEOUT_S, Pool, reaching, surveying
 from shared.models import Execution, trusted
 from shared.states import TERMINAL, Status
 
-FIELDS = ", ".join(Execution.model_fields)
+COLUMNS = tuple(name for name in Execution.model_fields if name != "pending_reason")
+"""The fields of an execution that are columns; why it is pending is worked out when it is read."""
+
+FIELDS = ", ".join(COLUMNS)
 
 GET = f"""
 SELECT {FIELDS} FROM skill_executions
@@ -28,7 +31,7 @@ SHOWN = ", ".join(
     f"""ELSE '{{{{"truncated": true}}}}'::jsonb END AS {name}"""
     if name in ("input", "output")
     else name
-    for name in Execution.model_fields
+    for name in COLUMNS
 )
 PAGE = f"""
 SELECT {SHOWN} FROM (
@@ -145,4 +148,5 @@ def from_row(row: asyncpg.Record) -> Execution:
     """Make the value of a row; Postgres has checked its types already."""
     values = dict(row)
     values["status"] = Status(values["status"])
+    values["pending_reason"] = None
     return trusted(Execution, values)

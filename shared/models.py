@@ -217,6 +217,35 @@ class KeyedSubmit(SubmitRequest):
     )
 
 
+class PendingReason(Model):
+    """Why an execution has not started. ``message`` says what it waits for and what can be done.
+
+    ``position`` is its place in line, 1 the next one; ``expectedWaitMs`` how long that takes at the
+    rate of the last seconds, null where nothing ended lately; ``at`` a time before which it does
+    not start.
+    """
+
+    code: Literal[
+        "approval",
+        "switch_off",
+        "queue_paused",
+        "skill_paused",
+        "owner_paused",
+        "not_before",
+        "retry_at",
+        "no_worker",
+        "fleet_limit",
+        "owner_limit",
+        "skill_limit",
+        "queued",
+        "queue_unavailable",
+    ]
+    message: str
+    position: int | None = None
+    expected_wait_ms: int | None = None
+    at: datetime | None = None
+
+
 class Execution(Model):
     """One run of a skill, as it stands in ``skill_executions``."""
 
@@ -251,6 +280,7 @@ class Execution(Model):
     duration_ms: int | None
     cancel_requested_at: datetime | None = None
     cancelled_by: str | None = None
+    pending_reason: PendingReason | None = None
 
     @property
     def finished(self) -> bool:

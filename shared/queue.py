@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -146,6 +146,13 @@ class Entry:
         return f"{self.execution_id}.{self.attempt}{SIGNS[self.priority]}"
 
 
+class Places(NamedTuple):
+    """Where executions stand: at which gate they wait, or how many are before them in line."""
+
+    gates: dict[UUID, str]
+    ahead: dict[UUID, int]
+
+
 def serialize(value: dict[str, Any]) -> bytes:
     """Encode an arq job as msgpack; arq hands exceptions to it too, which become their text."""
     return msgspec.msgpack.encode(value, enc_hook=str)
@@ -204,6 +211,23 @@ class Queue:
             for name, some in by_queue(entries).items()
             for entry in await self._missing(name, some)
         ]
+
+    async def places(self, entries: Sequence[Entry]) -> Places:
+        """Tell where entries stand, in one call. Raises redis errors when Redis is away."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for entry in entries:
+            pipeline.hget(parked_key(entry.queue), entry.id)
+            pipeline.zrank(queue_key(entry.queue), entry.id)
+        found = await pipeline.execute() if entries else []
+        gates, ranks = found[::2], found[1::2]
+        return Places(
+            {e.execution_id: gate.decode() for e, gate in zip(entries, gates, strict=True) if gate},
+            {e.execution_id: n for e, n in zip(entries, ranks, strict=True) if n is not None},
+        )
+
+    async def parked(self, queue: str) -> int:
+        """Count the entries that wait at a limit."""
+        return int(await self._redis.hlen(parked_key(queue)))  # type: ignore[misc]
 
     async def length(self, queue: str) -> int:
         """Count the entries that wait in a queue, or beside it at a limit.

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 import typer
 
-from dispatcher.cli import executions, operate, pauses, serve, show
+from dispatcher.cli import executions, operate, pauses, serve, show, views
 from shared.errors import BadRequest, ConfigurationError, InvalidInput, SkillfleetError
 
 
@@ -34,6 +34,7 @@ serve.register(app)
 operate.register(app)
 executions.register(app)
 pauses.register(app)
+views.register(app)
 
 
 def run() -> None:

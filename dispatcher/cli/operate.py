@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import typer
+from redis.asyncio import Redis
 
 from dispatcher.cli import datadir, show
 from shared import db, keys, live, logging, migrate, redis
@@ -44,6 +45,7 @@ Weight = Annotated[
     float,
     typer.Option("--weight", min=0.01, max=100, help="Its share of the turns; 1 is everybody's."),
 ]
+Owner = Annotated[str | None, typer.Option("--owner", help="A key's id; all owners by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -52,6 +54,7 @@ class Doors:
     """What a command works with."""
 
     pool: "Pool[asyncpg.Record]"
+    redis: Redis
     registry: Registry
 
 
@@ -225,7 +228,7 @@ async def doors(data_dir: Path) -> AsyncIterator[Doors]:
     client = redis.connect(settings)
     try:
         await migrate.require(pool)
-        yield Doors(pool, Registry(pool, client, redis.Listener(client)))
+        yield Doors(pool, client, Registry(pool, client, redis.Listener(client)))
     finally:
         await client.aclose()
         await db.close(pool)

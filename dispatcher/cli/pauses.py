@@ -27,10 +27,6 @@ def register(app: typer.Typer) -> None:
     group.command("add")(pauses_add)
     group.command("remove")(pauses_remove)
     app.add_typer(group, name="pauses")
-    queue = typer.Typer(help="The queues of the fleet.", no_args_is_help=True)
-    queue.command("pause")(queue_pause)
-    queue.command("resume")(queue_resume)
-    app.add_typer(queue, name="queue")
 
 
 def pauses_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> None:

@@ -85,6 +85,7 @@ async def get_execution(
         found = await dispatcher.wait(execution_id, min(wait, WAIT_MAX_S), owner)
     else:
         found = await dispatcher.get(execution_id, owner)
+    (found,) = await dispatcher.reasons.explained([found])
     return answer(ExecutionAnswer.model_construct(execution=found))
 
 
@@ -119,6 +120,7 @@ async def list_executions(
     rows = await history.page(
         dispatcher.pool, narrowed, limit=asked.fetch, before=before, offset=asked.offset
     )
+    rows = await dispatcher.reasons.explained(rows)
     return answer(
         await page_of(
             ExecutionPage,

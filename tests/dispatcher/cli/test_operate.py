@@ -82,7 +82,7 @@ async def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(
     changed = skillfleet("keys", "change", key.id, "--rate", "60", "--weight", "2", env=fleet)
     assert (changed.returncode, changed.stdout) == (0, ""), changed.stderr
     assert "rate 60 a minute, weight 2" in changed.stderr
-    assert skillfleet("keys", "change", key.id, env=fleet).returncode == 1
+    assert skillfleet("keys", "change", key.id, env=fleet).returncode == 2
     lifted = skillfleet("keys", "change", key.id, "--unlimited", env=fleet)
     assert "rate unlimited" in lifted.stderr
 
