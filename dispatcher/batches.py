@@ -136,7 +136,9 @@ async def looked_up(
             for execution_id in replayed:
                 events[execution_id].set()  # it may have ended long ago
             return await ended(dispatcher, events, wait_s)
-        return await history.many(dispatcher.pool, replayed) if replayed else {}
+        found = await history.many(dispatcher.pool, replayed) if replayed else {}
+        explained = await dispatcher.reasons.explained([*found.values()])
+        return {execution.id: execution for execution in explained}
     except Unavailable:
         return {}
 

@@ -298,7 +298,9 @@ class Dispatcher:
     ) -> Submission:
         if held.digest != new.input_digest:
             raise IdentityConflict
-        return Submission(await self.wait(held.execution_id, seconds, owner), replayed=True)
+        found = await self.wait(held.execution_id, seconds, owner)
+        (found,) = await self.reasons.explained([found])
+        return Submission(found, replayed=True)
 
     async def _ring(self, prepared: Prepared) -> tuple[dict[str, str], ...]:
         """Enqueue a committed row; a Redis that is away makes a warning, and the sweep rings."""

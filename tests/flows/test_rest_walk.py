@@ -18,6 +18,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "update_skill": {"mode": "off"},
     "put_settings": {"skillsEnabled": False},
     "add_pause": {"kind": "owner", "name": "intruder"},
+    "change_key": {"weight": 2},
     "create_key": {"name": "intruder", "scopes": ["manage"]},
 }
 """A good body for each operation that takes one; a new operation needs an entry."""
