@@ -37,12 +37,23 @@ def ids(**labels: str) -> list[str]:
     return docker("ps", "-aq", "--no-trunc", *filters).split()
 
 
+def inspected(container: str) -> dict[str, Any]:
+    """Return what docker inspect says; nothing of one that has gone since it was listed."""
+    command = ["docker", "inspect", "--type=container", container]
+    done = subprocess.run(command, capture_output=True, check=False, env=ENV)
+    if done.returncode:
+        assert b"o such" in done.stderr, done.stderr.decode()
+        return {}
+    seen: dict[str, Any] = json.loads(done.stdout)[0]
+    return seen
+
+
 async def container_of(execution: UUID) -> dict[str, Any]:
     """Wait until an execution's container runs; return what docker inspect says."""
 
     async def look() -> dict[str, Any]:
         found = await asyncio.to_thread(ids, execution=str(execution), role="run")
-        seen: dict[str, Any] = json.loads(docker("inspect", *found))[0] if found else {}
+        seen = inspected(found[0]) if found else {}
         return seen if seen and seen["State"]["Running"] else {}
 
     return await until(look, f"a running container of execution {execution}")
