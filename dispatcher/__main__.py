@@ -4,6 +4,7 @@ Exit statuses: 0 stopped, 2 wrong settings or an older schema, 4 something neede
 """
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ import uvicorn
 
 from dispatcher.app import create_app
 from dispatcher.dispatcher import Dispatcher
+from dispatcher.processes import FLAG, Processes
 from dispatcher.wire import Bounded
 from shared import logging
 from shared.errors import ConfigurationError, SchemaOutdated, SkillfleetError, Unavailable
@@ -33,8 +35,11 @@ def main() -> int:
     try:
         settings = load()
         logging.configure(settings, "dispatcher")
-        listener = listen(settings)
-        with listener:
+        if FLAG in sys.argv:
+            return child(settings)
+        with listen(settings) as listener:
+            if settings.http.processes > 1:
+                return asyncio.run(parent(settings, listener))
             run(settings, listener)
     except (ConfigurationError, SchemaOutdated) as error:
         return complain(error, 2)
@@ -45,15 +50,31 @@ def main() -> int:
     return 0
 
 
-def run(settings: Settings, listener: socket.socket) -> None:
-    """Run the service on the fastest event loop there is."""
+async def parent(settings: Settings, listener: socket.socket) -> int:
+    """Keep several children on the socket; return the exit status."""
+    host, port = listener.getsockname()[:2]
+    count = settings.http.processes
+    log.info("dispatcher.parent", url=f"http://{host}:{port}", processes=count)
+    return await Processes(listener, count).run()
+
+
+def child(settings: Settings) -> int:
+    """Serve a parent's socket until a signal, or until the parent is gone."""
+    listener, ready = map(int, sys.argv[sys.argv.index(FLAG) + 1].split(","))
+    with socket.socket(fileno=listener) as inherited:
+        run(settings, inherited, ready)
+    return 0
+
+
+def run(settings: Settings, listener: socket.socket, ready: int | None = None) -> None:
+    """Run the service on the fastest event loop there is; ``ready`` is a parent's pipe."""
     with asyncio.Runner(
         loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()
     ) as runner:
-        runner.run(serve(settings, listener))
+        runner.run(serve(settings, listener, ready))
 
 
-async def serve(settings: Settings, listener: socket.socket) -> None:
+async def serve(settings: Settings, listener: socket.socket, ready: int | None) -> None:
     """Connect first, so that a failure is one plain error; then take requests until a signal."""
     app = create_app(settings)
     async with app.router.lifespan_context(app):
@@ -70,16 +91,30 @@ async def serve(settings: Settings, listener: socket.socket) -> None:
         )
         host, port = listener.getsockname()[:2]
         log.info("dispatcher.ready", url=f"http://{host}:{port}")
-        await Server(config, app.state.dispatcher).serve(sockets=[listener])
+        await Server(config, app.state.dispatcher, ready).serve(sockets=[listener])
     log.info("dispatcher.stopped")
 
 
 class Server(uvicorn.Server):
     """Uvicorn, leaving on a signal without a fuss: nobody who waits is cut off."""
 
-    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, ready: int | None) -> None:
         super().__init__(config)
         self._dispatcher = dispatcher
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take requests; a child says so to its parent, and leaves when the parent is gone."""
+        await super().startup(sockets)
+        if self._ready is not None:
+            os.write(self._ready, b"1")
+            os.close(self._ready)
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._orphaned)
+
+    def _orphaned(self) -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.leave()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

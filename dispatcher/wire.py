@@ -2,7 +2,7 @@
 
 Nothing here looks at a credential: it bounds what strangers can make a process hold. What leans on
 uvicorn's inside is in this module: ``pipeline``, ``parser``, ``transport``, ``loop``,
-``send_400_response``, and the parser's callbacks.
+``send_400_response``, ``cycle``, ``shutdown``, and the parser's callbacks.
 """
 
 import asyncio
@@ -19,6 +19,11 @@ MAX_PIPELINED = 32
 HEAD_S = 30.0
 """How long a connection may take until a request's headers are complete, the first byte included.
 Between requests uvicorn's own keep-alive limit counts."""
+
+
+FRESH_S = 1.0
+"""How long a connection that has sent nothing yet may still do so when the process goes: it was
+accepted, so whoever made it believes that somebody listens."""
 
 
 class Corked:
@@ -61,6 +66,7 @@ class Bounded(HttpToolsProtocol):
         super().connection_made(cast("asyncio.Transport", Corked(transport, self.loop)))
         self._unseen = 0
         self._progress = False
+        self._leaving = False
         self._patience: asyncio.TimerHandle | None = None
         self._await_head()
 
@@ -90,11 +96,25 @@ class Bounded(HttpToolsProtocol):
         super().on_headers_complete()
         self._progress = True
         self._head_came()
+        if self._leaving:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Take a part of a body: those are counted, and held back, by who reads them."""
         super().on_body(body)
         self._progress = True
+
+    def shutdown(self) -> None:
+        """Close when nothing is under way; a connection nobody has asked on yet a little later."""
+        if self.cycle is not None or self._leaving or self.transport.is_closing():
+            super().shutdown()
+            return
+        self._leaving = True
+        self.loop.call_later(FRESH_S, self._unused)
+
+    def _unused(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
 
     def _await_head(self) -> None:
         self._head_came()

@@ -67,6 +67,7 @@ class Http(Group):
 
     host: str = "127.0.0.1"
     port: int = Field(20128, ge=0, le=65535)
+    processes: int = Field(1, ge=1, le=64)
 
 
 class Max(Group):

@@ -29,7 +29,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
+async def server() -> AsyncIterator[uvicorn.Server]:
     config = uvicorn.Config(
         app, port=0, lifespan="off", log_config=None, access_log=False, http=Bounded, ws="none"
     )
@@ -40,9 +40,15 @@ async def port() -> AsyncIterator[int]:
         return server.started
 
     await until(started, "the server listens")
-    yield server.servers[0].sockets[0].getsockname()[1]
+    yield server
     server.should_exit = True
     await task
+
+
+@pytest.fixture
+def port(server: uvicorn.Server) -> int:
+    found: int = server.servers[0].sockets[0].getsockname()[1]
+    return found
 
 
 async def ends(port: int, head: bytes, portions: Iterator[bytes]) -> tuple[bytes, int]:
@@ -201,3 +207,24 @@ async def test_what_is_written_in_one_turn_goes_out_together_and_before_what_fol
     corked.write(b"too late")
     await asyncio.sleep(0)
     assert recorder.told == [b"head body", b"last", "close"]
+
+
+async def test_who_has_just_connected_is_still_answered_when_the_process_goes(
+    server: uvicorn.Server, port: int
+) -> None:
+    asking, idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+
+    async def accepted() -> bool:
+        return len(server.server_state.connections) == 2
+
+    await until(accepted, "both are accepted")
+    for connection in list(server.server_state.connections):
+        connection.shutdown()
+    asking[1].write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(20):
+        answer = await asking[0].read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
+        assert await idle[0].read() == b"", "closed, a little later"
+    for _, writer in (asking, idle):
+        writer.close()
