@@ -1,166 +1,158 @@
-"""``make bench``: the warm direct call, beside what the same servers take for its commits alone.
+"""``make bench``: other queues and ours, by turns, on the same servers, in one run.
 
-One client, one call at a time, a custom skill that echoes its input, waiting for the result. The
-floor is three single-row commits and two Redis round trips from one connection each: what no
-durable execution can go below on these servers.
+Figures go to stdout, talk to stderr. ``--json`` prints everything; ``--again FILE --markdown``
+makes the tables of docs/performance.md from such a file.
 """
 
 import argparse
-import asyncio
 import json
-import os
 import platform
-import statistics
-import tempfile
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-from redis.asyncio import Redis
 from rich.console import Console
 from rich.table import Table
 
-from dispatcher import Client, Dispatcher
-from shared.settings import load
-from tests.services import (
-    MANAGEMENT_TOKEN,
-    Databases,
-    dispatcher_ready,
-    free_port,
-    services,
-    spawn,
-    worker_ready,
-)
+from tests.bench import environments, product, report
+from tests.bench.measure import measured
+from tests.bench.servers import Servers, machine, servers
+from tests.bench.systems import SYSTEMS, System
 
-WARM_UP = 50
-SKILL = {"name": "bench-echo", "handlerCode": "echo-handler", "schema": {"input": {}, "output": {}}}
-TARGET_MS = 25.0
-"""The budget of a warm direct call over REST, median, commits included."""
+QUICK = 0.05
+"""How much of every case ``--quick`` runs."""
+
+PARTS: Mapping[str, Callable[[Servers, float], dict[str, Any]]] = {
+    "waiting": product.waiting,
+    "fairness": product.fairness,
+}
+LIBRARIES = ("arq", "redis", "asyncpg", "uvloop", "fastapi", "uvicorn")
 
 
-def main(calls: int, as_json: bool) -> None:
-    """Measure the three ways alternately on one set of servers and print them."""
-    with services(durable=True) as found, tempfile.TemporaryDirectory() as folder:
-        databases = Databases(found.database_url)
-        url = asyncio.run(databases.create())
-        try:
-            figures = asyncio.run(measured(url, found.redis_url, Path(folder), calls))
-        finally:
-            asyncio.run(databases.drop(url))
-            databases.close()
-    report = {
-        "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, "
-        f"Python {platform.python_version()}",
-        "calls": calls,
-        "ms": figures,
-        "ratioToFloor": {
-            way: round(figures[way]["p50"] / figures["floor"]["p50"], 2)
-            for way in ("rest", "library")
-        },
-        "targetMs": TARGET_MS,
-    }
-    if as_json:
-        print(json.dumps(report))
+def main() -> None:
+    """Measure, or read what was measured, and print it."""
+    asked = arguments()
+    if asked.again:
+        found = json.loads(asked.again.read_text())
     else:
-        show(report)
+        scale = QUICK if asked.quick else 1.0
+        found = run(asked.only, 1 if asked.quick else asked.rounds, asked.minutes, scale)
+    if asked.markdown:
+        print_markdown(found)
+    elif asked.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print_tables(found)
 
 
-async def measured(
-    database_url: str, redis_url: str, folder: Path, calls: int
-) -> dict[str, dict[str, float]]:
-    """Return the percentiles of each way, in milliseconds."""
-    port = free_port()
-    variables = {
-        "SKILLS_DATABASE_URL": database_url,
-        "SKILLS_REDIS_URL": redis_url,
-        "SKILLS_DATA_DIR": str(folder / "data"),
-        "SKILLS_MANAGEMENT_TOKEN": MANAGEMENT_TOKEN,
-        "SKILLS_HANDLER_MODULES": "worker.samples",
-        "SKILLS_WORKER_QUEUES": "direct",
-        "SKILLS_HTTP_PORT": str(port),
-        "SKILLS_LOG_LEVEL": "warning",
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--markdown", action="store_true", help="print the tables for docs")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of everything, once")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds over all systems")
+    parser.add_argument("--minutes", type=float, default=38, help="begin no round after so many")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD",
+                        help="repeatable: systems and parts whose name holds the word")  # fmt: skip
+    parser.add_argument("--again", type=Path, help="a file that --json printed: measure nothing")
+    return parser.parse_args()
+
+
+def run(only: list[str], rounds: int, minutes: float, scale: float) -> dict[str, Any]:
+    """Measure everything asked for, by turns; what fails is named, and the rest goes on."""
+    chosen = [system for system in SYSTEMS if wanted(system.name, only)]
+    parts = {name: part for name, part in PARTS.items() if wanted(name, only)}
+    failed: dict[str, str] = {}
+    taken: dict[str, list[dict[str, Any]]] = {}
+    began = time.monotonic()
+    with servers() as found:
+        for number in range(rounds):
+            spent = (time.monotonic() - began) / 60
+            if number and spent * (number + 1) / number > minutes:
+                talk(f"{number} rounds took {spent:.0f} minutes: there is no time for another")
+                break
+            for system in chosen:
+                if system.name not in failed:
+                    note(system.name, taken, failed, lambda s=system: one(s, found, scale))  # type: ignore[misc]
+            for name, part in parts.items():
+                note(name, taken, failed, lambda p=part: p(found, scale))  # type: ignore[misc]
+    middles = {name: report.middle(figures) for name, figures in taken.items()}
+    return {
+        "machine": machine(),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "versions": {name: version(name) for name in LIBRARIES},
+        "peers": {name: environments.versions(name) for name in environments.REQUIREMENTS},
+        "rounds": max((len(figures) for figures in taken.values()), default=0),
+        "scale": scale,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "systems": {name: figures for name, figures in middles.items() if name not in PARTS},
+        **{name: figures for name, figures in middles.items() if name in PARTS},
+        "failed": failed,
     }
-    rooms = [spawn(name, variables, folder) for name in ("dispatcher", "worker")]
-    rooms[0].url = f"http://127.0.0.1:{port}"
-    settings = load(database={"url": database_url}, redis={"url": redis_url})
+
+
+def one(system: System, found: Servers, scale: float) -> dict[str, Any]:
+    """Measure one system; raises when it lost or doubled a job."""
+    figures = measured(system, found, scale)
+    wrong = {n: v for n, v in figures.items() if n.startswith(("lost", "doubled")) and v}
+    if wrong and system.peer is None:
+        raise RuntimeError(f"{system.name}: {wrong}")
+    return figures
+
+
+def note(
+    name: str,
+    taken: dict[str, list[dict[str, Any]]],
+    failed: dict[str, str],
+    measure: Callable[[], dict[str, Any]],
+) -> None:
+    """Measure, say how it went, keep the figures."""
+    began = time.monotonic()
     try:
-        await dispatcher_ready(rooms[0])
-        await worker_ready(rooms[1], database_url)
-        async with (
-            Client(rooms[0].url, MANAGEMENT_TOKEN) as client,
-            Dispatcher.open(settings) as library,
-            Redis.from_url(redis_url) as redis,
-        ):
-            await client.install(SKILL)
-            connection = await asyncpg.connect(database_url)
-            await connection.execute("CREATE TABLE bench_floor (id bigserial PRIMARY KEY, n int)")
-            ways: dict[str, Callable[[int], Awaitable[Any]]] = {
-                "rest": lambda n: client.submit("bench-echo", {"n": n}),
-                "library": lambda n: library.submit("bench-echo", {"n": n}),
-                "floor": lambda n: floor(connection, redis, n),
-            }
-            figures = await alternately(ways, calls)
-            await connection.close()
-            return figures
-    finally:
-        for room in rooms:
-            room.end()
+        figures = measure()
+    except Exception as error:
+        failed[name] = f"{type(error).__name__}: {error}"
+        talk(f"{name}: failed. {error}")
+        return
+    taken.setdefault(name, []).append(figures)
+    talk(f"{name}: {time.monotonic() - began:.0f} s {figures}")
 
 
-async def alternately(
-    ways: dict[str, Callable[[int], Awaitable[Any]]], calls: int
-) -> dict[str, dict[str, float]]:
-    """Call each way in turn, so that whatever else the machine does meets them alike."""
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for n in range(calls + WARM_UP):
-        for way, call in ways.items():
-            began = time.perf_counter()
-            answer = await call(n)
-            took = (time.perf_counter() - began) * 1000
-            if answer is not None and answer.status != "success":
-                raise SystemExit(f"{way}: {answer.status} {answer.error_message}")
-            if n >= WARM_UP:
-                times[way].append(took)
-    return {way: percentiles(taken) for way, taken in times.items()}
+def wanted(name: str, only: list[str]) -> bool:
+    """Tell whether a name is among those asked for."""
+    return not only or any(word.lower() in name.lower() for word in only)
 
 
-async def floor(connection: Any, redis: Redis, n: int) -> None:
-    """Commit three times and go to Redis twice, as an execution must."""
-    row = await connection.fetchval("INSERT INTO bench_floor (n) VALUES ($1) RETURNING id", n)
-    await redis.ping()
-    for value in (1, 2):
-        await connection.execute("UPDATE bench_floor SET n = $2 WHERE id = $1", row, value)
-    await redis.ping()
+def talk(text: str) -> None:
+    """Say something beside the figures."""
+    print(text, file=sys.stderr, flush=True)
 
 
-def percentiles(times: list[float]) -> dict[str, float]:
-    """Return p50, p95 and p99 of milliseconds."""
-    cuts = statistics.quantiles(times, n=100)
-    return {name: round(cuts[at], 2) for name, at in (("p50", 49), ("p95", 94), ("p99", 98))}
+def print_tables(found: Mapping[str, Any]) -> None:
+    """Print the tables for people."""
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.print(f"{found['machine']}, Python {found['python']}, {found['rounds']} rounds")
+    for rows in (report.table(found), report.ceiling(found), report.verdicts(found)):
+        made = Table(box=None, pad_edge=False)
+        for name in rows[0]:
+            made.add_column(name)
+        for row in rows[1:]:
+            made.add_row(*row)
+        console.print(made)
+    for name, reason in found["failed"].items():
+        console.print(f"{name} was not measured: {reason}", markup=False)
 
 
-def show(report: dict[str, Any]) -> None:
-    """Print the report as a table."""
-    table = Table(title=f"Warm direct call, one client, {report['calls']} calls", min_width=60)
-    for column in ("way", "p50 ms", "p95 ms", "p99 ms", "p50 over the floor"):
-        table.add_column(column)
-    for way, figures in report["ms"].items():
-        ratio = report["ratioToFloor"].get(way)
-        table.add_row(
-            way, *(f"{value:.2f}" for value in figures.values()), f"{ratio}x" if ratio else "1x"
-        )
-    console = Console()
-    console.print(report["machine"])
-    console.print(table)
-    verdict = "met" if report["ms"]["rest"]["p50"] < report["targetMs"] else "MISSED"
-    console.print(f"Budget of the REST call: {report['targetMs']} ms median: {verdict}")
+def print_markdown(found: Mapping[str, Any]) -> None:
+    """Print the tables for docs/performance.md."""
+    for rows in (report.verdicts(found), report.table(found), report.ceiling(found)):
+        print(report.markdown(rows), end="\n\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=500, help="calls of each way")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
-    main(arguments.calls, arguments.json)
+    main()

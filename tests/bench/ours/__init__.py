@@ -1,0 +1,1 @@
+"""Our own programs under measurement: the whole product, and its queue alone."""
