@@ -40,7 +40,7 @@ format: $(EDITABLE) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-faults: $(EDITABLE) ## kill, freeze and flush under load (MINUTES=30 SEED=7)
+faults: $(EDITABLE) ## kill, freeze, flush and cut off under load (MINUTES=30 SEED=7)
 	@SKILLFLEET_FAULT_SECONDS=$$(( $(MINUTES) * 60 )) $(if $(SEED),SKILLFLEET_FAULT_SEED=$(SEED)) \
 		$(BIN)/python -m pytest -q -s tests/faults/test_chaos.py $(ARGS)
 

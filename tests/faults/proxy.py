@@ -1,4 +1,4 @@
-"""A wire between a client and a Redis that a test can cut, freeze and mend."""
+"""A wire between a client and a server that a test can cut, freeze, slow down and mend."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,26 +12,25 @@ from tests.services import free_port
 CHUNK = 65_536
 
 
-class Proxy:
-    """Listens on the loopback address and passes bytes on to the Redis of ``target_url``."""
+class Wire:
+    """Listens on the loopback address and passes bytes on to a server: a socket file, or a port."""
 
-    def __init__(self, target_url: str) -> None:
-        self._target = parse_url(target_url)
-        self._port = free_port()
+    def __init__(self, target: str | tuple[str, int]) -> None:
+        self._target = target
+        self.port = free_port()
+        self.delay_s = 0.0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        path = urlsplit(target_url).path if "host" in self._target else ""
-        number = path.strip("/") or self._target.get("db", 0)
-        self.url = f"redis://127.0.0.1:{self._port}/{number}"
 
     async def mend(self) -> None:
-        """Accept connections, let bytes flow."""
+        """Accept connections, let bytes flow as fast as they come."""
         self._flowing.set()
+        self.delay_s = 0.0
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def cut(self) -> None:
         """Refuse new connections and drop those there are, like a Redis that died."""
@@ -72,17 +71,29 @@ class Proxy:
             writer.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if "path" in self._target:
-            return await asyncio.open_unix_connection(self._target["path"])
-        host, port = self._target.get("host", "localhost"), self._target.get("port", 6379)
-        return await asyncio.open_connection(host, port)
+        if isinstance(self._target, str):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection(*self._target)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK):
             await self._flowing.wait()
+            if self.delay_s:
+                await asyncio.sleep(self.delay_s)
             writer.write(data)
             await writer.drain()
         raise ConnectionResetError
+
+
+class Proxy(Wire):
+    """The wire to the Redis of an address; ``url`` is its near end."""
+
+    def __init__(self, target_url: str) -> None:
+        target = parse_url(target_url)
+        path = target.get("path")
+        super().__init__(path or (target.get("host", "localhost"), target.get("port", 6379)))
+        named = urlsplit(target_url).path if "host" in target else ""
+        self.url = f"redis://127.0.0.1:{self.port}/{named.strip('/') or target.get('db', 0)}"
 
 
 @asynccontextmanager

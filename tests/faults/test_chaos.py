@@ -1,162 +1,106 @@
-"""Workers that die, freeze and stop, and a Redis that forgets, under a steady load.
+"""Everything that may die, freeze, forget or be cut off does so under a steady load.
 
-The faults are drawn at random; the seed is printed, and SKILLFLEET_FAULT_SEED repeats a draw.
+The faults are drawn at random; the seed is printed, and SKILLFLEET_FAULT_SEED repeats the draw.
 """
 
 import asyncio
+import json
 import os
 import random
-import signal
-from collections import Counter
-from collections.abc import Awaitable, Callable
+import time
 from pathlib import Path
-from uuid import UUID
 
-import asyncpg
+import pytest
 
-from dispatcher import Dispatcher
-from shared.states import TRANSITIONS, Status
-from tests.conftest import SpawnWorker
-from tests.factories import install, make_settings, redis_to
-from tests.services import Room, keys_without_ttl
+from tests.factories import install, redis_to
+from tests.faults import judge, plans
+from tests.faults.cluster import Cluster, cluster
+from tests.faults.load import Load
+from tests.faults.servers import servers
+from tests.services import keys_without_ttl
 from tests.signals import until
 
-SECONDS = float(os.environ.get("SKILLFLEET_FAULT_SECONDS", "20"))
-PER_SECOND = 200
-FAULT_EVERY_S = 1.5
-WORKERS = 3
-DRAIN_S = 90.0
-
-VARIABLES = {
-    "SKILLS_HANDLER_MODULES": "tests.faults.effects",
-    "SKILLS_WORKER_QUEUES": "direct",
-    "SKILLS_WORKER_LEASE_MS": "2000",
-    "SKILLS_WORKER_SWEEP_MS": "200",
-    "SKILLS_WORKER_GRACE_MS": "500",
-}
-
-MOVES = """
-CREATE TABLE moves (id uuid, before text, after text, attempt integer);
-CREATE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO moves VALUES (NEW.id, OLD.status, NEW.status, NEW.attempt);
-    RETURN NULL;
-END $$;
-CREATE TRIGGER moves AFTER UPDATE ON skill_executions FOR EACH ROW
-    WHEN (OLD.status IS DISTINCT FROM NEW.status OR OLD.ended IS NOT NULL)
-    EXECUTE FUNCTION note_move();
-"""
+SECONDS = float(os.environ.get("SKILLFLEET_FAULT_SECONDS", "25"))
+PER_SECOND = 240.0
+DRAIN_S = 120.0
+SKILLS = ("effect", "effect-once", "effect-flaky", "effect-fails", "effect-late")
 
 
-async def test_nothing_is_lost_or_done_twice_whatever_dies(
-    database_url: str, redis_url: str, spawn_worker: SpawnWorker, tmp_path: Path
-) -> None:
-    seed = int(os.environ.get("SKILLFLEET_FAULT_SEED", random.randrange(1_000_000)))
-    chance = random.Random(seed)  # no secret
+@pytest.mark.timeout(SECONDS + 400)
+async def test_nothing_is_lost_or_done_twice_whatever_happens(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SKILLFLEET_FAULT_SEED") or random.randrange(1_000_000))
     print(f"seed {seed}")
     log = tmp_path / "effects"
-
-    async def start() -> Room:
-        return await spawn_worker(**VARIABLES)
-
-    async with (
-        Dispatcher.open(make_settings(database_url, redis_url)) as dispatcher,
-        redis_to(redis_url) as redis,
-    ):
-        await dispatcher.pool.execute(MOVES)
-        workers = [await start() for _ in range(WORKERS)]
-        for name in ("effect", "effect-once"):
-            await install(dispatcher.pool, name, handler_code=name, max_retries=50)
-        await dispatcher.registry.changed()
-        done = asyncio.Event()
-        draw = asyncio.create_task(faults(chance, workers, start, redis.flushdb, done))
-        accepted = await load(dispatcher, chance, log)
-        done.set()
-        drawn = await draw
-        print(f"{len(accepted)} executions, faults: {dict(drawn)}")
+    async with servers() as found, cluster(found, tmp_path) as made:
+        pool = await made.pool()
+        await pool.execute(judge.MOVES)
+        for name in SKILLS:
+            await install(pool, name, handler_code=name, max_retries=90)
+        await pool.execute("UPDATE registry_epoch SET epoch = epoch + 1")
+        await asyncio.gather(*(known(made, room.url) for room in made.dispatchers))
+        over = asyncio.Event()
+        load = Load(made, random.Random(seed), log, PER_SECOND)
+        began = time.monotonic()
+        loading = asyncio.create_task(load.run(over))
+        drawing = asyncio.create_task(plans.drawn(made, random.Random(seed + 1), over))
+        done, _ = await asyncio.wait({loading, drawing}, timeout=SECONDS)
+        over.set()
+        for task in done:
+            task.result()  # neither ends by itself
+        counts = await drawing
+        await loading
+        took = time.monotonic() - began
 
         async def drained() -> bool:
-            return not await dispatcher.pool.fetchval(
+            return not await pool.fetchval(
                 "SELECT count(*) FROM skill_executions WHERE ended IS NULL"
             )
 
         await until(drained, f"all have ended (seed {seed})", deadline_s=DRAIN_S)
-        await judge(dispatcher.pool, accepted, log)
+        report = {
+            "seed": seed,
+            "seconds": round(took),
+            "faults": counts.total(),
+            "kinds": dict(counts.most_common()),
+            "accepted": len(load.ledger.accepted),
+            "perSecond": round(len(load.ledger.accepted) / took),
+            "retried": load.ledger.retried,
+            "unsure": load.ledger.unsure,
+            "drainS": round(time.monotonic() - began - took, 1),
+            "endings": {
+                f"{row['status']} {row['error_code'] or ''}".strip(): row["n"]
+                for row in await pool.fetch(
+                    "SELECT status, error_code, count(*) AS n FROM skill_executions "
+                    "GROUP BY status, error_code ORDER BY n DESC"
+                )
+            },
+        }
+        print(json.dumps(report, indent=1))
+        wrong = await judge.verdict(pool, load.ledger, log)
+        wrong += [f"{r.name} ended by itself: {r.logged()[-2000:]}" for r in made.dead()]
+        assert not wrong, f"seed {seed}: {len(wrong)} things:\n" + "\n".join(wrong[:20])
 
         async def forgotten() -> bool:
-            return await keys_without_ttl(redis) == []
+            async with redis_to(found.redis_url) as client:
+                return await keys_without_ttl(client) == []
 
         await until(forgotten, "no key stays for ever", deadline_s=30)
+        await pool.close()
 
 
-async def load(dispatcher: Dispatcher, chance: random.Random, log: Path) -> dict[UUID, str]:
-    """Submit at a steady rate; return which skill each accepted execution is of."""
-    loop = asyncio.get_running_loop()
-    accepted: dict[UUID, str] = {}
-    began = loop.time()
-    for number in range(int(SECONDS * PER_SECOND)):
-        skill = chance.choice(("effect", "effect-once"))
-        execution = await dispatcher.submit(
-            skill,
-            {"log": str(log), "seconds": chance.choice((0, 0, 0.01, 0.2))},
-            api_key_id=f"owner-{number % 7}",
-            priority=chance.choice(("high", "normal", "low")),
-            wait_s=0,
-        )
-        accepted[execution.id] = skill
-        await asyncio.sleep(max(0.0, began + number / PER_SECOND - loop.time()))
-    return accepted
+async def known(made: Cluster, url: str) -> None:
+    """Wait until a dispatcher knows the skills."""
+    import httpx
 
+    from tests.services import MANAGEMENT_TOKEN
 
-async def faults(
-    chance: random.Random,
-    workers: list[Room],
-    start: Callable[[], Awaitable[Room]],
-    flush: Callable[[], Awaitable[object]],
-    done: asyncio.Event,
-) -> Counter[str]:
-    """Do one thing after the other to the workers and to Redis; put right what it did."""
-    drawn: Counter[str] = Counter()
-    while not done.is_set():
-        kind = chance.choice(("kill", "freeze", "stop", "flush"))
-        drawn[kind] += 1
-        place = chance.randrange(len(workers))
-        match kind:
-            case "flush":
-                await flush()
-            case "freeze":
-                os.kill(workers[place].process.pid, signal.SIGSTOP)
-                await asyncio.sleep(chance.choice((0.5, 3.0)))
-                os.kill(workers[place].process.pid, signal.SIGCONT)
-            case _:
-                how = signal.SIGKILL if kind == "kill" else signal.SIGTERM
-                os.kill(workers[place].process.pid, how)
-                workers[place] = await start()
-        await asyncio.sleep(FAULT_EVERY_S * chance.random())
-    return drawn
+    async with httpx.AsyncClient(
+        base_url=url, headers={"Authorization": f"Bearer {MANAGEMENT_TOKEN}"}, trust_env=False
+    ) as http:
 
+        async def there() -> bool:
+            answer = await http.get("/api/skills/effect-late/versions")
+            return bool(answer.is_success and answer.json()["data"])
 
-async def judge(pool: "asyncpg.Pool[asyncpg.Record]", accepted: dict[UUID, str], log: Path) -> None:
-    """Hold the table, the log of effects and the moves against what was accepted."""
-    rows = {
-        row["id"]: row
-        for row in await pool.fetch(
-            "SELECT id, status, error_code, attempt, attempts FROM skill_executions"
-        )
-    }
-    assert rows.keys() == accepted.keys()
-    effects = Counter(UUID(line.split()[0]) for line in log.read_text().splitlines())
-    for execution_id, row in rows.items():
-        once = accepted[execution_id] == "effect-once"
-        if row["status"] == "success":
-            assert effects[execution_id] >= 1, f"{execution_id} had no effect"
-        else:
-            assert (once, row["error_code"]) == (True, "worker_lost"), dict(row)
-        assert not once or effects[execution_id] <= 1, f"{execution_id} was done twice"
-        assert effects[execution_id] <= row["attempt"]
-        assert len(row["attempts"]) in (row["attempt"] - 1, row["attempt"])
-    allowed = {(before, after) for before, ends in TRANSITIONS.items() for after in ends}
-    for move in await pool.fetch("SELECT DISTINCT before, after FROM moves"):
-        assert (Status(move["before"]), Status(move["after"])) in allowed, dict(move)
-    ends = "SELECT id FROM moves WHERE after NOT IN ('pending', 'running') GROUP BY id"
-    assert not await pool.fetch(f"{ends} HAVING count(*) <> 1")
+        await until(there, "the dispatcher knows the skills")
+    assert made.dispatchers
