@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisError
 
+from shared import sentinel
 from shared.connections import steady
 from shared.errors import ConfigurationError
 from shared.settings import Settings
@@ -99,15 +100,17 @@ def connect(settings: Settings) -> Redis:
 
     Raises ConfigurationError for a URL that redis-py can't read.
     """
+    options: dict[str, Any] = {
+        "socket_connect_timeout": 2,
+        "socket_timeout": 5,
+        "health_check_interval": 15,
+        "retry": Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), 2),
+        "retry_on_error": [ConnectionError],
+    }
+    url = settings.redis.url
+    make = sentinel.client if sentinel.named(url) else Redis.from_url
     try:
-        client: Redis = Redis.from_url(
-            settings.redis.url,
-            socket_connect_timeout=2,
-            socket_timeout=5,
-            health_check_interval=15,
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.02), 2),
-            retry_on_error=[ConnectionError],
-        )
+        client: Redis = make(url, **options)
     except ValueError as error:
         raise ConfigurationError(f"SKILLS_REDIS_URL is not a Redis URL: {error}") from error
     steady(client.connection_pool)

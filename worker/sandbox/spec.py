@@ -156,5 +156,6 @@ def ulimits(config: SandboxConfig, cpus: float) -> list[dict[str, Any]]:
 def fleet_of(database_url: str) -> str:
     """Name the fleet by its database, without the credentials; unrelated fleets share engines."""
     parts = urlsplit(database_url)
-    where = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
+    hosts = parts.netloc.rpartition("@")[2]  # several, where there is a standby
+    where = f"{hosts}{parts.path}?{parts.query}"
     return hashlib.sha256(where.encode()).hexdigest()[:16]
