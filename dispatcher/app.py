@@ -19,6 +19,7 @@ from dispatcher.routes import (
     executions,
     health,
     operate,
+    owners,
     pauses,
     skills,
     views,
@@ -68,7 +69,9 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.openapi = partial(openapi.document, app)  # type: ignore[method-assign]  # as FastAPI's docs
     problems.register(app)
-    for routes in (executions, batches, cancels, views, operate, pauses, skills, health, docs):
+    for routes in (
+        executions, batches, cancels, views, operate, owners, pauses, skills, health, docs,
+    ):  # fmt: skip
         routes.register(app)
     check_scopes(app)
     express.register(app)

@@ -19,6 +19,16 @@ async def lead(connection: Any, worker_id: str, hold_s: float) -> bool:
     return bool(await connection.fetchval(LEAD, worker_id, hold_s))
 
 
+async def leads(connection: Any, worker_id: str) -> bool:
+    """Tell whether the worker is the leader just now."""
+    return bool(
+        await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM leader WHERE worker_id = $1 AND until > clock_timestamp())",
+            worker_id,
+        )
+    )
+
+
 async def resign(connection: Any, worker_id: str) -> None:
     """Leave the place free for whoever comes next."""
     await connection.execute("DELETE FROM leader WHERE worker_id = $1", worker_id)

@@ -18,7 +18,7 @@ from shared.registry import Registry
 from shared.settings import Settings
 from shared.tasks import end
 from shared.validators import Validators
-from worker import cancels, handlers, reaper
+from worker import cancels, erasure, handlers, reaper
 from worker.loop import QueueWorker
 from worker.offer import beat, me, offers
 from worker.pulse import Pulse
@@ -57,6 +57,7 @@ async def main(settings: Settings) -> None:
             asyncio.create_task(beat(room, pulse), name="presence"),
             asyncio.create_task(reaper.keep(room), name="upkeep"),
             asyncio.create_task(sandbox_sweep(room), name="sandbox-sweep"),
+            asyncio.create_task(erasure.keep(room), name="erasures"),
         ]
         log.info(
             "worker.ready",

@@ -1,10 +1,14 @@
 """Commands that look at the fleet: workers, queues, stats. They read its database."""
 
+from dataclasses import asdict
+from typing import Annotated
+
 import typer
 
 from dispatcher.cli import datadir, pauses, show
-from dispatcher.cli.operate import AsJson, DataDir, Doors, Owner, with_doors
-from shared import figures
+from dispatcher.cli.operate import ACTOR, AsJson, DataDir, Doors, Owner, with_doors
+from shared import erasures, figures
+from shared.erasures import Erasure
 from shared.figures import QueueFigures
 from shared.models import QUEUES
 from shared.queue import Queue
@@ -20,6 +24,10 @@ def register(app: typer.Typer) -> None:
     queue.command("pause")(pauses.queue_pause)
     queue.command("resume")(pauses.queue_resume)
     app.add_typer(queue, name="queue")
+    owner = typer.Typer(help="Owners of skills and executions.", no_args_is_help=True)
+    owner.callback()(lambda: None)  # a group, though it has one command as yet
+    owner.command("erase")(owner_erase)
+    app.add_typer(owner, name="owners")
 
 
 def workers(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> None:
@@ -64,6 +72,28 @@ def queue_list(data_dir: DataDir = datadir.DEFAULT, as_json: AsJson = False) -> 
         show.as_text([queue.wire() for queue in found])
     else:
         show.rows([queue.wire() for queue in found])
+
+
+def owner_erase(
+    owner: Annotated[str, typer.Argument(help="The owner: a key's id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = datadir.DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Erase all of an owner: executions, skills, workspace, key. It can't be taken back."""
+    if not yes:
+        typer.confirm(f"Erase everything of {owner}, for ever?", abort=True, err=True)
+
+    async def ask(doors: Doors) -> Erasure:
+        found = await erasures.request(doors.pool, owner, ACTOR)
+        await doors.registry.changed()
+        return found
+
+    found = with_doors(data_dir, ask)
+    if as_json:
+        show.as_text(asdict(found))
+    else:
+        show.talk(f"Asked for: the leading worker does it within seconds (erasure {found.id}).")
 
 
 async def queues(doors: Doors) -> list[QueueFigures]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -48,6 +49,8 @@ async def test_no_operation_answers_one_key_with_the_others_data(fleet: Fleet) -
         "name": "private",
         "key_id": id_b,
         "kind": "skill",
+        "owner": id_b,
+        "erasure_id": str(uuid4()),
     }
     before = await fingerprint(fleet)
     walked = 0
@@ -81,6 +84,7 @@ async def test_management_reaches_every_operation(fleet: Fleet) -> None:
     key_id, _ = await fleet.key()
     known = {"execution_id": made["id"], "skill_id": skill["id"], "name": "private"}
     known |= {"key_id": key_id, "kind": "skill"}
+    known |= {"owner": "somebody", "erasure_id": str(uuid4())}
     for path, method, operation in await operations(fleet):
         request = prepared(path, method, operation, known, owner="system")
         answer = await fleet.api.request(**request)
