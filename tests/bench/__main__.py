@@ -17,6 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from shared import logging
+from shared.settings import load
 from tests.bench import environments, product, report
 from tests.bench.measure import measured
 from tests.bench.servers import Servers, machine, servers
@@ -38,6 +40,7 @@ def main() -> None:
     if asked.again:
         found = json.loads(asked.again.read_text())
     else:
+        logging.configure(load(log={"level": "warning"}), "bench")  # to stderr: stdout is figures
         scale = QUICK if asked.quick else 1.0
         found = run(asked.only, 1 if asked.quick else asked.rounds, asked.minutes, scale)
     if asked.markdown:
@@ -84,7 +87,7 @@ def run(only: list[str], rounds: int, minutes: float, scale: float) -> dict[str,
     return {
         "machine": machine(),
         "python": platform.python_version(),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "versions": {name: version(name) for name in LIBRARIES},
         "peers": {name: environments.versions(name) for name in environments.REQUIREMENTS},
         "rounds": max((len(figures) for figures in taken.values()), default=0),
