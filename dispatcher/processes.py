@@ -94,13 +94,24 @@ class Processes:
         """Start every child anew, each before the one that it replaces leaves."""
         async with self._renewing:
             for old in [*self._children]:
-                fresh = await self._begin(extra=True)
-                if not await fresh.ready:
-                    log.error("dispatcher.renewal.failed", hint="The children there are go on")
+                if old in self._children and not await self._renewed(old):
                     return
-                fresh.extra, old.replaced = False, True
-                log.info("dispatcher.renewed", pid=fresh.process.pid, instead_of=old.process.pid)
-                old.leave()
+
+    async def _renewed(self, old: Child) -> bool:
+        """Put another in a child's place; tell whether that one came to serve."""
+        old.replaced = True  # should it end meanwhile: who follows is on the way already
+        fresh = await self._begin(extra=True)
+        if await fresh.ready:
+            fresh.extra = False
+            log.info("dispatcher.renewed", pid=fresh.process.pid, instead_of=old.process.pid)
+            old.leave()
+            return True
+        old.replaced = False
+        if not self._stopping.is_set():
+            log.error("dispatcher.renewal.failed", hint="The children there are go on")
+            if old not in self._children:
+                await self._another()
+        return False
 
     async def _watch(self, child: Child) -> None:
         """Start another when a child ends that nobody asked to."""
@@ -113,12 +124,15 @@ class Processes:
             if not self._children:
                 self._end(0)
         elif not ready and not self._served:
-            self._end(status or 1)  # it has said why
+            self._end(failed(child, status))
         elif not child.extra and not child.replaced:
             log.warning("dispatcher.child.lost", pid=child.process.pid, status=status)
-            await self._rest()
-            if not self._stopping.is_set():
-                await self._begin()
+            await self._another()
+
+    async def _another(self) -> None:
+        await self._rest()
+        if not self._stopping.is_set():
+            await self._begin()
 
     async def _rest(self) -> None:
         """Wait a little before the next start, longer when they keep failing, never in step."""
@@ -153,3 +167,11 @@ class Processes:
     def _end(self, status: int) -> None:
         if not self._over.done():
             self._over.set_result(status)
+
+
+def failed(child: Child, status: int) -> int:
+    """Return the exit status for that of a first child; one that was killed had no last word."""
+    if status >= 0:
+        return status or 1
+    log.error("dispatcher.child.killed", pid=child.process.pid, signal=-status)
+    return 128 - status

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import signal
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dispatcher.processes import FLAG
 from tests.conftest import SpawnDispatcher
 from tests.flows.conftest import Desk, Gate, SpawnSpecimens
 from tests.services import MANAGEMENT_TOKEN, Room
@@ -45,6 +48,25 @@ async def asked(room: Room) -> int:
     """Ask once, on a connection of its own."""
     async with client(room) as http:
         return (await http.get("/api/skills/settings")).status_code
+
+
+async def executed(pid: int) -> None:
+    """Wait until a child runs its program: its parent stands still until then."""
+
+    async def there() -> bool:
+        return FLAG in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+
+    await until(there, "the child runs its program")
+
+
+async def logged(room: Room, *said: str) -> str:
+    """Wait until the log holds each of these, as often as it is named."""
+
+    async def there() -> str:
+        text = room.logged()
+        return text if all(text.count(one) >= n for one, n in Counter(said).items()) else ""
+
+    return await until(there, f"the log says {said}", deadline_s=40)
 
 
 def alive(pid: int) -> bool:
@@ -93,6 +115,28 @@ async def test_a_hangup_renews_them_without_a_refused_request(
     assert not any(alive(pid) for pid in before)
 
 
+async def test_children_that_die_while_they_are_renewed_leave_no_more_than_there_were(
+    spawn_dispatcher: SpawnDispatcher,
+) -> None:
+    room = await spawn_dispatcher(SKILLS_HTTP_PROCESSES="2")
+    before = frozenset(await staffed(room, 2))
+    room.process.send_signal(signal.SIGHUP)
+    (successor,) = await staffed(room, 3) - before
+    await executed(successor)
+    os.kill(successor, signal.SIGSTOP)  # it is on the way for as long as this takes
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    await logged(room, "dispatcher.child.lost")
+    os.kill(successor, signal.SIGCONT)
+    # One had its successor on the way, the other gets one; neither gets two.
+    await logged(room, "dispatcher.renewed")
+    await logged(room, *["Started server process"] * 4)
+    assert len(children(room)) == 2
+    assert room.logged().count("dispatcher.child.lost") == 1
+    room.terminate()
+    assert await asyncio.to_thread(room.wait) == 0
+
+
 async def test_a_stop_answers_who_waits_and_leaves_nobody(
     spawn_dispatcher: SpawnDispatcher, desk: Desk, specimens: SpawnSpecimens, gate: Gate
 ) -> None:
@@ -137,3 +181,27 @@ async def test_what_keeps_the_first_from_starting_ends_them_all_with_its_words(
     room = await spawn_dispatcher(ready=False, **{"SKILLS_HTTP_PROCESSES": "2", **variables})
     assert await asyncio.to_thread(room.wait) == status
     assert said in room.logged()
+
+
+async def test_a_first_child_that_is_killed_ends_the_parent_as_shells_count_it(
+    spawn_dispatcher: SpawnDispatcher,
+) -> None:
+    room = await spawn_dispatcher(ready=False, SKILLS_HTTP_PROCESSES="2")
+    os.kill(min(await staffed(room, 2)), signal.SIGKILL)
+    assert await asyncio.to_thread(room.wait) == 128 + signal.SIGKILL
+    assert "dispatcher.child.killed" in room.logged()
+
+
+async def test_a_port_in_use_is_one_clear_error(spawn_dispatcher: SpawnDispatcher) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        room = await spawn_dispatcher(ready=False, SKILLS_HTTP_PROCESSES="2", SKILLS_HTTP_PORT=port)
+        assert await asyncio.to_thread(room.wait) == 4
+    assert room.logged().count(f"Can't listen on 127.0.0.1 port {port}") == 1
+
+
+async def test_port_0_is_one_port_for_all(spawn_dispatcher: SpawnDispatcher) -> None:
+    room = await spawn_dispatcher(ready=False, SKILLS_HTTP_PROCESSES="2", SKILLS_HTTP_PORT="0")
+    text = await logged(room, *["Started server process"] * 2)
+    (room.url,) = set(re.findall(r"http://127\.0\.0\.1:\d+", text))
+    assert {await asked(room) for _ in range(4)} == {200}
