@@ -22,6 +22,9 @@ from tests.services import (
 )
 
 DISPATCHERS, WORKERS = 2, 3
+UNAVAILABLE = 4
+"""The exit status of a room that can't reach what it needs to start: its supervisor's business."""
+
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 """Debian's package libfaketime; without it no clock jumps."""
 
@@ -121,14 +124,25 @@ class Cluster:
             os.kill(room.pid, number)
         await asyncio.to_thread(room.wait)
         for rooms, start in ((self.dispatchers, self.dispatcher), (self.workers, self.worker)):
-            if room in rooms:
+            if room in rooms:  # or its supervisor was first
                 place = rooms.index(room)
                 rooms[place] = await start(place)
+
+    async def supervise(self) -> None:
+        """Start again, until cancelled, what ended because a server was away at its start."""
+        while True:
+            for rooms, start in (
+                (self.dispatchers, self.dispatcher), (self.workers, self.worker),
+            ):  # fmt: skip
+                for place, room in enumerate(rooms):
+                    if room.process.poll() == UNAVAILABLE:
+                        rooms[place] = await start(place)
+            await asyncio.sleep(0.2)
 
     def dead(self) -> list[Room]:
         """Return the rooms that ended although nobody ended them."""
         rooms = [*self.dispatchers, *self.workers]
-        return [room for room in rooms if room.process.poll() is not None]
+        return [room for room in rooms if room.process.poll() not in (None, UNAVAILABLE)]
 
     async def migrated(self) -> None:
         """Give the database its schema."""

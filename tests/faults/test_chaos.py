@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shared.tasks import end
 from tests.factories import install, redis_to
 from tests.faults import judge, plans
 from tests.faults.cluster import Cluster, cluster
@@ -42,6 +43,7 @@ async def test_nothing_is_lost_or_done_twice_whatever_happens(tmp_path: Path) ->
         load = Load(made, random.Random(seed), log, PER_SECOND)
         began = time.monotonic()
         loading = asyncio.create_task(load.run(over))
+        supervising = asyncio.create_task(made.supervise())
         drawing = asyncio.create_task(plans.drawn(made, random.Random(seed + 1), over))
         done, _ = await asyncio.wait({loading, drawing}, timeout=SECONDS)
         over.set()
@@ -57,6 +59,7 @@ async def test_nothing_is_lost_or_done_twice_whatever_happens(tmp_path: Path) ->
             )
 
         await until(drained, f"all have ended (seed {seed})", deadline_s=DRAIN_S)
+        await end(supervising)
         report = {
             "seed": seed,
             "seconds": round(took),

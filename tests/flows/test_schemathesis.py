@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -55,6 +56,8 @@ async def test_no_request_makes_a_server_error(
         "name": "echo",
         "key_id": "nobody",
         "kind": "owner",
+        "owner": "nobody",
+        "erasure_id": str(uuid4()),
     }
     tried = await asyncio.to_thread(attack, document, room.url, known)
     assert tried >= MUST
