@@ -8,7 +8,7 @@ Everything a face needs is here; faces only translate. Use it as a library in yo
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 from uuid import UUID
 
@@ -139,7 +139,9 @@ class Dispatcher:
             raise refusal
         new, owner = prepared.new, prepared.new.api_key_id
         seconds = default_wait(prepared.limit_ms) if wait_s is None else min(wait_s, WAIT_MAX_S)
-        with self.waiters.expecting(new.id) as ended:
+        # As long as anybody is expecting something, every event of the fleet is read.
+        expected = self.waiters.expecting(new.id) if seconds > 0 else nullcontext(asyncio.Event())
+        with expected as ended:
             made = await intake.commit(self.executions, new)
             if isinstance(made, Existing):
                 return await self._replay(made, new, owner, seconds)

@@ -34,6 +34,20 @@ async def test_respond_async_answers_202_with_the_committed_record_and_its_place
     assert looked.json()["execution"] == body["execution"]
 
 
+async def test_who_does_not_wait_is_not_registered_for_the_end(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fleet.install()
+
+    def registered(_: object) -> None:
+        raise AssertionError("somebody waits")
+
+    monkeypatch.setattr(fleet.dispatcher.waiters, "expecting", registered)
+    for wish, status in (("respond-async", 202), ("wait=0", 202), ("wait=1", 500)):
+        response = await fleet.api.post(EXECUTIONS, json=ECHO, headers={"Prefer": wish})
+        assert response.status_code == status
+
+
 async def test_when_the_wait_runs_out_the_answer_is_202(fleet: Fleet) -> None:
     await fleet.install()
     response = await fleet.api.post(EXECUTIONS, json=ECHO, headers={"Prefer": "wait=1"})
