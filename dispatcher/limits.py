@@ -5,6 +5,7 @@ time an owner, at which its next submit would come evenly. A whole minute's shar
 Nothing is refused because Redis is away.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -62,7 +63,8 @@ class Limits:
             share.owner: share.rate_limit for share in snapshot.shares.values() if share.rate_limit
         }
         counted = [one.new for one in asked if bound is not None or one.new.api_key_id in rates]
-        fresh = [new for new in counted if await self._executions.holder(new) is None]
+        holders = await asyncio.gather(*map(self._executions.holder, counted))
+        fresh = [new for new, held in zip(counted, holders, strict=True) if held is None]
         if not fresh:
             return {}
         try:

@@ -4,7 +4,6 @@ Each step can be done again, so that whoever takes over goes on where the last o
 counts are written in the transaction that removed what they count.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,7 +14,7 @@ from uuid_utils.compat import uuid7
 from shared import audit
 from shared.db import Pool, reaching, transaction
 from shared.errors import InvalidInput
-from shared.models import SYSTEM
+from shared.models import SYSTEM, Model
 
 BATCH = 1000
 
@@ -38,9 +37,11 @@ STEPS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
-    """What was asked for, and what has been removed so far: counts by kind."""
+class Erasure(Model):
+    """What was asked for, and what has been removed so far: counts by kind.
+
+    ``finishedAt`` is null while something is left: executions that run have to end first.
+    """
 
     id: UUID
     owner: str

@@ -11,7 +11,8 @@ from uuid import UUID
 import structlog
 
 from shared import leader, presence, stale
-from shared.db import transaction
+from shared.db import LOST, transaction
+from shared.errors import Unavailable
 from shared.events import publish_finished
 from shared.gates import Gates
 from shared.models import QUEUES
@@ -52,18 +53,31 @@ class Rounds:
 
 
 async def keep(room: Room) -> None:
-    """Do a round every ``sweep_ms`` until cancelled; a failed round is logged and tried again."""
+    """Do a round every ``sweep_ms`` until cancelled; a failed round is logged and tried again.
+
+    While Postgres stays away it is said once.
+    """
     loop = asyncio.get_running_loop()
     sweep_s = room.settings.worker.sweep_ms / 1000
     lease_s = room.settings.worker.lease_ms / 1000
     rounds = Rounds(steady_since=loop.time() - lease_s, last=loop.time())
+    failing = False
     while True:
         await asyncio.sleep(random.uniform(0.8, 1.0) * sweep_s)  # noqa: S311  # no secret
         try:
             await sweep_round(room, rounds)
+            failing = False
         except Exception as error:
             rounds.steady_since = loop.time()
-            log.warning("upkeep.failed", error=type(error).__name__, exc_info=True)
+            away = isinstance(error, (Unavailable, *LOST))
+            if not (away and failing):
+                log.warning(
+                    "upkeep.failed",
+                    error=type(error).__name__,
+                    exc_info=not away,
+                    hint="It is tried again; if it stays, check SKILLS_DATABASE_URL and the server",
+                )
+            failing = away
 
 
 async def sweep_round(room: Room, rounds: Rounds) -> None:

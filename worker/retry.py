@@ -20,7 +20,10 @@ LONGEST_WAIT_S = 86_400.0
 MAX_HAND_BACKS = 20
 """Times an execution may be handed on before it ends where it is."""
 
-LOST = "The worker stopped before the execution was done, and running it again might do harm"
+LOST = (
+    "The worker stopped before the execution was done, and it may not run again by itself. "
+    "Look at what it did, then submit it again"
+)
 
 
 def decide(claim: Claim, outcome: Outcome, duration_ms: int, *, elsewhere: bool = False) -> Ending:

@@ -1,6 +1,5 @@
 """Commands that look at the fleet: workers, queues, stats. They read its database."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -91,7 +90,7 @@ def owner_erase(
 
     found = with_doors(data_dir, ask)
     if as_json:
-        show.as_text(asdict(found))
+        show.as_text(found.wire())
     else:
         show.talk(f"Asked for: the leading worker does it within seconds (erasure {found.id}).")
 

@@ -1,6 +1,5 @@
 """Erasing an owner: everything of it that the fleet has."""
 
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -11,34 +10,19 @@ from dispatcher.routing import Doors, Who, add, answer
 from shared import erasures
 from shared.erasures import Erasure
 from shared.errors import NotFound
-from shared.models import Model
 
 OWNERS, ERASURES = "/api/skills/owners/{owner:path}", "/api/skills/erasures"
-
-
-class ErasureShown(Model):
-    """What was asked for, and what has been removed so far: counts by kind.
-
-    ``finishedAt`` is null while something is left: executions that run have to end first.
-    """
-
-    id: UUID
-    owner: str
-    requested_at: datetime
-    requested_by: str
-    finished_at: datetime | None
-    removed: dict[str, int]
 
 
 def register(app: FastAPI) -> None:
     """Add the routes. All are an operator's."""
     add(
-        app, "DELETE", OWNERS, erase_owner, scope="manage", answer=ErasureShown, status=202,
+        app, "DELETE", OWNERS, erase_owner, scope="manage", answer=Erasure, status=202,
         tags=["owners"],
     )  # fmt: skip
     add(
         app, "GET", ERASURES + "/{erasure_id:uuid}", get_erasure, scope="manage",
-        answer=ErasureShown, refuses=(404,), tags=["owners"],
+        answer=Erasure, refuses=(404,), tags=["owners"],
     )  # fmt: skip
 
 
@@ -52,7 +36,7 @@ async def erase_owner(
     """
     found = await erasures.request(dispatcher.pool, owner, caller.actor)
     await dispatcher.registry.changed()
-    return answer(shown(found), 202, Location=f"{ERASURES}/{found.id}")
+    return answer(found, 202, Location=f"{ERASURES}/{found.id}")
 
 
 async def get_erasure(erasure_id: UUID, dispatcher: Doors) -> Response:
@@ -60,9 +44,4 @@ async def get_erasure(erasure_id: UUID, dispatcher: Doors) -> Response:
     found = await erasures.get(dispatcher.pool, erasure_id)
     if found is None:
         raise NotFound(f"Erasure not found: {erasure_id}")
-    return answer(shown(found))
-
-
-def shown(found: Erasure) -> ErasureShown:
-    """Return what is shown of an erasure."""
-    return ErasureShown(**{name: getattr(found, name) for name in ErasureShown.model_fields})
+    return answer(found)

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from tests.factories import redis_to
 from tests.faults.cluster import FAKETIME, Cluster
 from tests.faults.proxy import Wire
+from tests.faults.servers import Server
 
 SHORT_S = (0.1, 1.5)
 LONG_S = (0.5, 4.0)
@@ -90,16 +91,28 @@ async def flush(cluster: Cluster, _: random.Random) -> None:
         return  # it is away by another fault just now
 
 
-async def redis_killed(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.servers.redis.kill()
-    await pause(chance, SHORT_S)
-    await cluster.servers.redis.start()
+def killed(name: str) -> Fault:
+    """Return a fault that ends a server like a power cut does; it comes back on its data."""
+
+    async def kill(cluster: Cluster, chance: random.Random) -> None:
+        server: Server = getattr(cluster.servers, name)
+        await server.kill()
+        await pause(chance, SHORT_S)
+        await server.start()
+
+    return kill
 
 
-async def redis_restarted(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.servers.redis.stop()
-    await pause(chance, SHORT_S)
-    await cluster.servers.redis.start()
+def restarted(name: str) -> Fault:
+    """Return a fault that stops a server and starts it on its data."""
+
+    async def restart(cluster: Cluster, chance: random.Random) -> None:
+        server: Server = getattr(cluster.servers, name)
+        await server.stop()
+        await pause(chance, SHORT_S)
+        await server.start()
+
+    return restart
 
 
 async def redis_paused(cluster: Cluster, chance: random.Random) -> None:
@@ -108,18 +121,6 @@ async def redis_paused(cluster: Cluster, chance: random.Random) -> None:
         await pause(chance, LONG_S)
     finally:
         cluster.servers.redis.signal(signal.SIGCONT)
-
-
-async def postgres_killed(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.servers.postgres.kill()
-    await pause(chance, SHORT_S)
-    await cluster.servers.postgres.start()
-
-
-async def postgres_restarted(cluster: Cluster, chance: random.Random) -> None:
-    await cluster.servers.postgres.stop()
-    await pause(chance, SHORT_S)
-    await cluster.servers.postgres.start()
 
 
 async def rolling(cluster: Cluster, chance: random.Random) -> None:
@@ -149,12 +150,12 @@ FAULTS: dict[str, Fault] = {
     "stop a dispatcher": one_of_the_rooms("dispatchers", signal.SIGTERM),
     "freeze a dispatcher": frozen("dispatchers"),
     "restart all rooms by turns": rolling,
-    "kill Redis": redis_killed,
-    "restart Redis": redis_restarted,
+    "kill Redis": killed("redis"),
+    "restart Redis": restarted("redis"),
     "pause Redis": redis_paused,
     "flush Redis": flush,
-    "kill Postgres": postgres_killed,
-    "restart Postgres": postgres_restarted,
+    "kill Postgres": killed("postgres"),
+    "restart Postgres": restarted("postgres"),
     "cut a wire": on_a_wire(cut),
     "make a wire flicker": on_a_wire(flicker),
     "swallow what a wire carries": on_a_wire(swallow),

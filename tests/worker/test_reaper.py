@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared import leader, live
 from shared.redis import FINISHED_CHANNEL, queue_key
@@ -212,3 +213,19 @@ async def test_upkeep_goes_on_when_a_round_fails_and_when_redis_is_away(
 
 async def ended(room: Room, execution_id: UUID) -> bool:
     return bool((await row(room.pool, execution_id))["status"] == "error")
+
+
+async def test_while_postgres_stays_away_it_is_said_once(
+    database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    worker = {"queues": ["direct"], "sweep_ms": 50}
+    async with room_in(database_url, redis_url, tmp_path, worker=worker) as room:
+        await room.pool.close()  # every round meets what a lost server means
+        with capture_logs() as logs:
+            upkeep = asyncio.create_task(reaper.keep(room))
+            await asyncio.wait({upkeep}, timeout=1.5)  # some thirty rounds
+            assert not upkeep.done()
+            await end(upkeep)
+    said = [line for line in logs if line["event"] == "upkeep.failed"]
+    assert len(said) == 1
+    assert "SKILLS_DATABASE_URL" in said[0]["hint"]

@@ -62,3 +62,13 @@ def test_a_queue_is_paused_and_goes_on(fleet: dict[str, str]) -> None:
     assert (again.returncode, "not paused" in again.stderr) == (1, True)
     wrong = skillfleet("queue", "pause", "fast", env=fleet)
     assert (wrong.returncode, "direct or sandbox" in wrong.stderr) == (2, True)
+
+
+def test_an_owner_is_erased_only_when_that_is_meant(fleet: dict[str, str]) -> None:
+    assert skillfleet("owners", "erase", "key-1", env=fleet).returncode == 1, "nobody said yes"
+    asked = skillfleet("owners", "erase", "key-1", "--yes", "--json", env=fleet)
+    found = json.loads(asked.stdout)
+    assert (found["owner"], found["requestedBy"], found["finishedAt"]) == ("key-1", "cli", None)
+    again = skillfleet("owners", "erase", "key-1", "--yes", env=fleet)
+    assert found["id"] in again.stderr
+    assert skillfleet("owners", "erase", "system", "--yes", env=fleet).returncode == 2
