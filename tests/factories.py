@@ -36,6 +36,17 @@ from worker.workspace import Workspace
 
 SPECIMENS = "tests.specimens"
 
+MANY_ROWS = """
+INSERT INTO skill_executions (id, skill_id, skill_name, skill_version, handler, api_key_id, caller,
+       input, max_retries, idempotent, retry_on_timeout, queue, priority, status, attempt)
+SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - n), 12, '0')
+        || '7000800000' || lpad(to_hex(n), 10, '0'))::uuid,
+       $1, 's', '1.0.0', 'echo', 'key-' || n % 100, 'rest', '{}', 0, false, false, 'direct',
+       'normal', CASE WHEN n % 300 = 0 THEN 'error' ELSE 'success' END, 1
+  FROM generate_series(1, 30000) AS n
+"""
+"""Thirty thousand executions that have ended, of one skill ($1)."""
+
 
 def make_settings(
     database_url: str = "postgresql://nowhere/none",

@@ -11,7 +11,7 @@ from shared.db import surveying
 from shared.executions import Ending, Executions
 from shared.history import Filter
 from shared.states import Status
-from tests.factories import claim_one, new_execution
+from tests.factories import MANY_ROWS, claim_one, new_execution
 
 ECHO = ["echo"]
 
@@ -100,17 +100,6 @@ async def test_only_ended_executions_count_as_finished(
         await claim_one(executions, new.id, "w")
     await executions.finish(Ending(id=ids[0].id, attempt=1, worker_id="w", status=Status.TIMEOUT))
     assert await history.finished(pool, [new.id for new in ids]) == [ids[0].id]
-
-
-MANY_ROWS = """
-INSERT INTO skill_executions (id, skill_id, skill_name, skill_version, handler, api_key_id, caller,
-       input, max_retries, idempotent, retry_on_timeout, queue, priority, status, attempt)
-SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - n), 12, '0')
-        || '7000800000' || lpad(to_hex(n), 10, '0'))::uuid,
-       $1, 's', '1.0.0', 'echo', 'key-' || n % 100, 'rest', '{}', 0, false, false, 'direct',
-       'normal', CASE WHEN n % 300 = 0 THEN 'error' ELSE 'success' END, 1
-  FROM generate_series(1, 30000) AS n
-"""
 
 
 async def test_a_page_reads_little_of_a_large_table_whatever_it_is_narrowed_to(
