@@ -20,6 +20,7 @@ from shared.events import publish_finished
 from shared.executions import CANCELLED
 from shared.history import FIELDS, Filter, from_row
 from shared.models import Execution
+from shared.queue import Entry, Queue
 from shared.redis import AWAY, CANCEL_CHANNEL
 from shared.states import Status
 
@@ -60,7 +61,7 @@ WITH batch AS (
 )
 {MARK.format(actor="${actor}")}
   FROM batch WHERE e.id = batch.id AND status IN ('pending', 'running')
-RETURNING e.id, e.status
+RETURNING e.id, e.status, e.attempt, e.queue, e.priority
 """
 
 LEFT = """
@@ -98,7 +99,7 @@ async def cancel(
         return None
     execution = from_row(row)
     if execution.finished:
-        await publish_finished(redis, [execution_id])
+        await withdraw(redis, [row])
     else:
         await tell(redis, [execution_id])
     return execution
@@ -123,9 +124,9 @@ async def cancel_all(
             await asyncio.sleep(pause_s)
             pause_s *= 2
             continue
-        ended = [row["id"] for row in rows if row["status"] == Status.ERROR]
+        ended = [row for row in rows if row["status"] == Status.ERROR]
         stopping = [row["id"] for row in rows if row["status"] == Status.RUNNING]
-        await publish_finished(redis, ended)
+        await withdraw(redis, ended)
         await tell(redis, stopping)
         counts.ended += len(ended)
         counts.stopping += len(stopping)
@@ -140,6 +141,16 @@ async def requested(
         return []
     async with reaching(), pool.acquire(timeout=ACQUIRE_TIMEOUT_S) as connection:
         return [row["id"] for row in await connection.fetch(REQUESTED, list(ids), worker_id)]
+
+
+async def withdraw(redis: Redis, rows: "Sequence[asyncpg.Record]") -> None:
+    """Say that these ended, and take them out of their queues, or leave that to the workers."""
+    await publish_finished(redis, [row["id"] for row in rows])
+    entries = [Entry(row["id"], row["attempt"], row["queue"], row["priority"]) for row in rows]
+    try:
+        await Queue(redis).withdraw(entries)
+    except AWAY as error:
+        log.debug("cancel.withdraw.failed", error=type(error).__name__, executions=len(rows))
 
 
 async def tell(redis: Redis, ids: Sequence[UUID]) -> None:

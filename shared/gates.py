@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from shared.models import QUEUES
-from shared.queue import BELLS, ENCODER, GUARD, IN_PROGRESS
+from shared.queue import BELLS, ENCODER, GUARD, IN_PROGRESS, keys
 from shared.redis import (
     BELL_TTL_MS,
     GATE_TTL_MS,
@@ -20,7 +21,6 @@ from shared.redis import (
     parked_key,
     queue_key,
     running_key,
-    share_key,
 )
 
 ALL, OWNER, SKILL = "all", "owner:", "skill:"
@@ -196,10 +196,10 @@ class Gates:
 
     async def crowded(self, queue: str) -> list[str]:
         """Return the gates that somebody of this queue waits at."""
-        found = await self._redis.smembers(f"{parked_key(queue)}:gates")  # type: ignore[misc]
+        key = f"{parked_key(queue)}:gates"
+        try:
+            found = await self._redis.smembers(key)  # type: ignore[misc]
+        except ResponseError:  # whatever else somebody put there goes, as in the scripts
+            await self._redis.unlink(key)
+            return []
         return sorted(gate.decode(errors="replace") for gate in found)
-
-
-def keys(queue: str) -> list[str]:
-    """Return the keys that a script of the queue begins with."""
-    return [queue_key(queue), bell_key(queue), share_key(queue)]

@@ -120,6 +120,24 @@ return added
 """.replace("BELLS", str(BELLS)).replace("JOB", f"'{job_key_prefix}'")
 )
 
+# KEYS: as above. ARGV: ids as msgpack. What a worker holds it drops itself, with its lease.
+WITHDRAW = (
+    GUARD
+    + """
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
+  if redis.call('EXISTS', IN_PROGRESS .. id) == 0 then
+    redis.call('ZREM', KEYS[1], id)
+    redis.call('DEL', JOB .. id)
+  end
+  local gate = redis.call('HGET', KEYS[4], id)
+  if gate then
+    redis.call('HDEL', KEYS[4], id)
+    redis.pcall('ZREM', KEYS[4] .. ':' .. gate, id)
+  end
+end
+""".replace("IN_PROGRESS", f"'{IN_PROGRESS}'").replace("JOB", f"'{job_key_prefix}'")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -199,10 +217,16 @@ class Queue:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._script = redis.register_script(ENQUEUE)
+        self._withdraw = redis.register_script(WITHDRAW)
 
     async def put(self, entries: Sequence[Entry]) -> int:
         """Enqueue and ring; return how many were new. Raises redis errors when Redis is away."""
         return sum([await self._put(name, some) for name, some in by_queue(entries).items()])
+
+    async def withdraw(self, entries: Sequence[Entry]) -> None:
+        """Take out what nobody is to run any more; it would count until a worker dropped it."""
+        for name, some in by_queue(entries).items():
+            await self._withdraw(keys=keys(name), args=[ENCODER.encode([e.id for e in some])])
 
     async def missing(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return the entries that are neither in their queue nor beside it, at a limit."""
@@ -256,7 +280,6 @@ class Queue:
 
     async def _put(self, name: str, entries: Sequence[Entry]) -> int:
         now = int(time.time() * 1000)
-        keys = [queue_key(name), bell_key(name), share_key(name), parked_key(name)]
         told: list[tuple[Any, ...]] = []
         for entry in entries:
             # A millisecond late rather than early: the row has its time in microseconds, and an
@@ -273,7 +296,12 @@ class Queue:
             again = entry.attempt > 0
             told.append((entry.id, as_lua(body), due, delay, entry.owner, step, waits, again))
         arguments: list[Any] = [ENTRY_TTL_MS, BELL_TTL_MS, SHARE_TTL_MS, ENCODER.encode(told)]
-        return int(await self._script(keys=keys, args=arguments))
+        return int(await self._script(keys=keys(name), args=arguments))
+
+
+def keys(queue: str) -> list[str]:
+    """Return the keys of a queue's scripts, in the order of GUARD."""
+    return [queue_key(queue), bell_key(queue), share_key(queue), parked_key(queue)]
 
 
 def by_queue(entries: Sequence[Entry]) -> dict[str, list[Entry]]:

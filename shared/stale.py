@@ -34,7 +34,7 @@ UPDATE skill_executions e
    SET status = 'error', error_code = 'expired', finished_at = clock_timestamp(),
        error_message = 'The execution expired before a worker could run it'
   FROM late WHERE e.id = late.id AND e.status = 'pending'
-RETURNING e.id
+RETURNING e.id, e.attempt, e.queue, e.priority, e.api_key_id, e.skill_id
 """
 
 WAITING_FOR = f"""
@@ -117,9 +117,9 @@ async def waiting_for(
     }
 
 
-async def expire(connection: Any) -> list[UUID]:
-    """End the pending rows whose time is over; return their ids."""
-    return [row["id"] for row in await connection.fetch(EXPIRE)]
+async def expire(connection: Any) -> list[Entry]:
+    """End the pending rows whose time is over; return the entries that they had."""
+    return [entry(row) for row in await connection.fetch(EXPIRE)]
 
 
 async def reap(connection: Any) -> Reaped:

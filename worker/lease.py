@@ -13,8 +13,8 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 from redis.asyncio import Redis
 
 from shared.gates import PASSING
-from shared.queue import ENCODER, GUARD, LAST_TURN, TURN, as_lua
-from shared.redis import BELL_TTL_MS, FINISHED_CHANNEL, SHARE_TTL_MS, bell_key, queue_key, share_key
+from shared.queue import ENCODER, GUARD, LAST_TURN, TURN, as_lua, keys
+from shared.redis import BELL_TTL_MS, FINISHED_CHANNEL, SHARE_TTL_MS
 
 PROMOTE = 1000
 """Entries for later, or left by dead workers, that one call puts in line once they are due."""
@@ -202,7 +202,7 @@ class Leases:
     """One worker's hold on one queue."""
 
     def __init__(self, redis: Redis, queue: str, worker_id: str, lease_s: float) -> None:
-        self._keys = [queue_key(queue), bell_key(queue), share_key(queue)]
+        self._keys = keys(queue)
         self._worker = worker_id
         self._lease_ms = int(lease_s * 1000)
         self._cycle = redis.register_script(CYCLE)

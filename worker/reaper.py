@@ -156,13 +156,14 @@ async def disown(room: Room) -> None:
     await told(room, reaped, [])
 
 
-async def told(room: Room, reaped: stale.Reaped, expired: list[UUID]) -> None:
+async def told(room: Room, reaped: stale.Reaped, expired: list[Entry]) -> None:
     """Say what became of rows, once it is committed: who is woken must find the new state."""
     if reaped.again or reaped.ended or expired:
         counts = {"again": len(reaped.again), "ended": len(reaped.ended), "expired": len(expired)}
         log.warning("upkeep.reaped", **counts)
-    await publish_finished(room.redis, [*reaped.ended, *expired])
+    await publish_finished(room.redis, [*reaped.ended, *(e.execution_id for e in expired)])
     try:
+        await room.queue.withdraw(expired)
         await room.queue.put(reaped.again)
     except AWAY as error:
         log.warning("upkeep.redis.away", error=type(error).__name__)

@@ -12,6 +12,7 @@ from shared import cancels
 from shared.cancels import Counts
 from shared.executions import Executions
 from shared.history import Filter
+from shared.queue import Entry, Queue
 from shared.redis import CANCEL_CHANNEL, FINISHED_CHANNEL, Listener
 from shared.states import Status
 from tests.factories import claim_one, row, submit
@@ -52,6 +53,8 @@ async def test_what_waits_ends_at_once_and_is_made_known(
     pool: "Pool[asyncpg.Record]", executions: Executions, redis: Redis, ears: Ears
 ) -> None:
     execution_id = await submit(executions)
+    queue, entry = Queue(redis), Entry(execution_id, 0, "direct", "normal")
+    await queue.put([entry])
     done = await cancels.cancel(pool, redis, execution_id, "key-1", "key:key-1")
     assert done is not None
     assert (done.status, done.error_code) == (Status.ERROR, "cancelled")
@@ -60,6 +63,7 @@ async def test_what_waits_ends_at_once_and_is_made_known(
     assert done.finished_at is not None
     await ears.hear(FINISHED_CHANNEL, execution_id)
     assert await claim_one(executions, execution_id, "worker-a") is None
+    assert await queue.length("direct") == 0, "it takes no place in the queue any more"
 
 
 @pytest.mark.parametrize(
@@ -157,12 +161,14 @@ async def test_a_filter_cancels_what_it_leaves_in_batches_and_nothing_else(
         await submit(executions, session_id="other"),
         await submit(executions, session_id="s", api_key_id="key-2"),
     ]
-    narrowed = Filter(owner="key-1", session_id="s")
+    queue, narrowed = Queue(redis), Filter(owner="key-1", session_id="s")
+    await queue.put([Entry(i, 0, "direct", "normal") for i in (*waiting, *others)])
     counts = await cancels.cancel_all(pool, redis, narrowed, "key:key-1")
     assert counts == Counts(ended=5, stopping=3)
     await ears.hear(FINISHED_CHANNEL, *waiting)
     await ears.hear(CANCEL_CHANNEL, *running)
     assert {(await row(pool, i))["error_code"] for i in waiting} == {"cancelled"}
+    assert await queue.length("direct") == len(others)
     assert {(await row(pool, i))["status"] for i in running} == {"running"}
     assert {(await row(pool, i))["status"] for i in others} == {"pending"}
     assert await cancels.cancel_all(pool, redis, narrowed, "again") == Counts(0, 0)

@@ -226,7 +226,7 @@ async def taken(
             assert moved == (before["status"] == "running")  # no worker here ever beats
         case _:
             async with transaction(pool) as connection:
-                moved = execution_id in await stale.expire(connection)
+                moved = execution_id in [e.execution_id for e in await stale.expire(connection)]
             assert not moved
     return moved
 

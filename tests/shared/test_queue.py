@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from arq.constants import job_key_prefix
 from arq.jobs import DeserializationError, deserialize_job
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 from uuid_utils.compat import uuid7
 
-from shared.queue import ENTRY_TTL_MS, FUNCTION, Entry, Queue, deserialize, serialize
+from shared.queue import ENTRY_TTL_MS, FUNCTION, IN_PROGRESS, Entry, Queue, deserialize, serialize
 from shared.redis import bell_key, queue_key
 
 
@@ -120,6 +121,22 @@ async def test_what_is_missing_from_its_queue_is_told_also_when_its_body_is_left
     assert await queue.put(entries) == 1
     assert await queue.missing(entries) == []
     assert await queue.missing([]) == []
+
+
+async def test_what_is_withdrawn_is_gone_with_its_body_unless_a_worker_holds_it(
+    redis: Redis,
+) -> None:
+    queue, later = Queue(redis), datetime.now(UTC) + timedelta(hours=1)
+    entries = [entry(), entry(due_at=later), entry(priority="low"), entry(queue="sandbox")]
+    held, stays = entry(), entry()
+    await queue.put([*entries, held, stays])
+    await redis.set(f"{IN_PROGRESS}{held.id}", "worker")
+    await queue.withdraw([*entries, held, entry()])
+    assert await order(redis) == [held.id, stays.id]
+    assert await order(redis, "sandbox") == []
+    bodies = {key.decode() for key in await redis.keys(f"{job_key_prefix}*")}
+    assert bodies == {f"{job_key_prefix}{one.id}" for one in (held, stays)}
+    assert await queue.put(entries) == len(entries), "they may come again"
 
 
 async def test_every_key_but_the_queue_itself_has_a_time_to_live(redis: Redis) -> None:

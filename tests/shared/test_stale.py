@@ -152,7 +152,7 @@ async def test_pending_rows_past_their_time_end_as_expired(
     over = await submit(executions, expires_at=late)
     await submit(executions, expires_at=late + timedelta(hours=1))
     async with transaction(pool) as connection:
-        assert await stale.expire(connection) == [over]
+        assert [e.execution_id for e in await stale.expire(connection)] == [over]
         assert await stale.expire(connection) == []
     ended = await row(pool, over)
     assert (ended["status"], ended["error_code"], ended["attempt"]) == ("error", "expired", 0)

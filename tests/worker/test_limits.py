@@ -100,6 +100,20 @@ async def test_an_entry_counts_at_every_gate_it_passed_and_at_none_where_it_wait
     assert await redis.zcard(running_key("all")) == 0
 
 
+async def test_what_is_withdrawn_waits_at_no_limit_any_more(redis: Redis, desk: Desk) -> None:
+    queue, entries = Queue(redis), [entry(owner="o") for _ in range(4)]
+    desk.open.clear()
+    async with pulling(redis, desk, slots=9, limits=Bounds(o=1)):
+        await queue.put(entries)
+        await parks(redis, 3)
+        waiting = [one for one in entries if one.execution_id not in desk.arrived]
+        await queue.withdraw(waiting)
+        assert await queue.length("direct") == 1
+        desk.open.set()
+        await drained(redis)
+    assert len(desk.arrived) == 1
+
+
 async def test_a_limit_that_is_raised_lets_them_in_by_the_next_look(
     redis: Redis, desk: Desk
 ) -> None:
@@ -185,6 +199,9 @@ async def test_whatever_stands_under_the_names_of_gates_goes(redis: Redis, desk:
         await Queue(redis).put(entries)
         await desk.has(*(one.execution_id for one in entries))
     assert desk.peak == 1
+    await redis.set(f"{parked_key('direct')}:gates", "not ours")
+    assert await Gates(redis).crowded("direct") == []
+    assert not await redis.exists(f"{parked_key('direct')}:gates")
 
 
 # --- with rows, settings and keys ---------------------------------------------------------------

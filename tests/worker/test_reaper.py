@@ -113,6 +113,17 @@ def rounds() -> reaper.Rounds:
     return reaper.Rounds(steady_since=-3600.0, last=asyncio.get_running_loop().time())
 
 
+async def test_what_expired_takes_no_place_in_the_queue_any_more(room: Room) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    over, stays = await submit(room.executions, expires_at=soon), await submit(room.executions)
+    await reaper.sweep(room)
+    assert await queued(room) == [f"{over}.0", f"{stays}.0"]
+    past = "UPDATE skill_executions SET expires_at = clock_timestamp() WHERE id = $1"
+    await room.pool.execute(past, over)
+    await reaper.sweep(room)
+    assert await queued(room) == [f"{stays}.0"]
+
+
 async def test_one_leads_while_the_others_go_by_until_it_is_gone(room: Room) -> None:
     execution_id = await lost(room)
     assert await leader.lead(room.pool, "worker-other", 3600)
