@@ -6,6 +6,7 @@ once a session in a folder of its own.
 
 import asyncio
 import os
+import random
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -207,10 +208,16 @@ def spawn(room: str, env: Mapping[str, str], folder: Path) -> Room:
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that is free right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback address that is free, and that no connection takes.
+
+    It lies below those that systems give to outgoing connections (32768 and up on Linux, 49152 by
+    RFC 6335): one of them could take it while a test has its server stopped, or connect to itself.
+    """
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("none of 100 ports is free")
 
 
 async def dispatcher_ready(room: Room) -> None:
